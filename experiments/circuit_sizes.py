@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from anchor_interp.analysis.circuits import prune, rollouts, score_circuit
-from anchor_interp.interventions.ablation import EdgeAblation
+from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.runs import zoo
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences

@@ -18,7 +18,7 @@ from typing import Any
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.circuits import Performance, compare_circuit, prune, score_circuit
 from anchor_interp.analysis.routes import route_scores
-from anchor_interp.interventions.ablation import Ablation, EdgeAblation
+from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
 from measured import Measured, experiment, spread, table, tell_filled

@@ -13,7 +13,7 @@ import torch
 from anchor_interp import load
 from anchor_interp.analysis.circuits import prune
 from anchor_interp.analysis.flow import information_flow
-from anchor_interp.interventions.ablation import EdgeAblation
+from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.pages import mechanism_figures as plotting
 from anchor_interp.pages import style
 from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, aligned_sequences

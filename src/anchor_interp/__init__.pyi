@@ -12,7 +12,7 @@ from .analysis.overview import analyze as analyze
 from .analysis.overview import analyze_model as analyze_model
 from .analysis.routes import route_scores as route_scores
 from .analysis.verdict import verdict as verdict
-from .interventions.ablation import EdgeAblation as EdgeAblation
+from .interventions.edge_ablation import EdgeAblation as EdgeAblation
 from .interventions.interchange import interchange as interchange
 from .interventions.interchange import learn_subspace as learn_subspace
 from .interventions.masks import edge as edge

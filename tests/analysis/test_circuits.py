@@ -26,7 +26,8 @@ from anchor_interp.analysis.circuits import (
     score_circuit,
 )
 from anchor_interp.analysis.routes import ROUTES, RouteName
-from anchor_interp.interventions.ablation import Ablation, EdgeAblation, edge_outputs
+from anchor_interp.interventions.ablation import edge_outputs
+from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import TASKS
@@ -351,7 +352,7 @@ def test_a_circuit_is_read_where_the_examples_are_answered() -> None:
     assert inside.n_parts == cut.n_parts
     for one, other in zip(rollouts(inside, [3, 9]), rollouts(cut, [3, 9]), strict=True):
         assert numbers(one.faithfulness) == pytest.approx(numbers(other.faithfulness), abs=1e-9)
-    found = attention_rollout(edge_outputs(model, tokens).patterns, torch.full((40,), 6))
+    found = attention_rollout(edge_outputs(model, tokens).patterns, read=6)
     expected = attention_rollout(edge_outputs(model, tokens[:, :7]).patterns)
     np.testing.assert_allclose(found[..., :7, :7], expected, atol=1e-12)
     assert found.sum() == pytest.approx(expected.sum())

@@ -61,6 +61,7 @@ from anchor_interp import (
 from anchor_interp._util.environment import limited_threads, resolve_device
 from anchor_interp._util.errors import AnchorInterpError, ConfigError
 from anchor_interp._util.schema import from_dict, to_dict
+from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.shapes import MODELS, InitConfig, ModelConfig
 from anchor_interp.models.transformer import build_model
@@ -108,6 +109,14 @@ def _no_shape_checks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tiny_model() -> Any:
     return build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
+
+
+@torch.inference_mode()
+def inference_model() -> Any:
+    return tiny_model()
+
+
+MEASURED = Fingerprint(**dict.fromkeys((*NUMBERS, "run_id", "step")), seed=0)
 
 
 def patched(sites: Sequence[Site], n: int = 3) -> object:
@@ -337,6 +346,14 @@ ARGUMENTS: list[tuple[Build, str]] = [
         "steps is 0; expected at least 1",
     ),
     (
+        lambda: given(attribution_patch, tiny_model(), *TWO, [], log_prob([1, 2])),
+        "the number of sites is 0; expected at least 1",
+    ),
+    (
+        lambda: given(attribution_patch, inference_model(), *TWO, [Z], log_prob([1, 2])),
+        "the model was made within torch.inference_mode; load it outside",
+    ),
+    (
         lambda: given(exchange_label, Examples(ROWS), Examples(ROWS), "colour", lambda a, _b: a),
         "'colour' is not a label; the examples have none",
     ),
@@ -362,7 +379,11 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(fingerprint, 3), "the path of the run is 3; expected a path"),
     (lambda: given(fingerprint, "tiny/inferential/1", step="x"), "step is 'x'; expected an int"),
     (lambda: given(verdict, "tiny"), "fingerprint is 'tiny'; expected a Fingerprint"),
-    (lambda: given(verdict, None), "fingerprint is None; expected a Fingerprint: ai.fingerprint"),
+    (lambda: given(verdict, None), "fingerprint is None; expected a Fingerprint"),
+    (
+        lambda: given(verdict, MEASURED, {"memory": 1}),
+        "lines[memory] is 1; expected a Line",
+    ),
     (lambda: given(evaluate, None, TASK), "model is None; expected a HookedTransformer"),
     (lambda: given(evaluate, tiny_model(), "neurips"), "task is 'neurips'; expected a Task"),
     (lambda: given(evaluate, tiny_model(), TASK, n="9"), "n is '9'; expected an integer"),

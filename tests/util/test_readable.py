@@ -23,7 +23,7 @@ from anchor_interp.analysis.fingerprint import fingerprint_model
 from anchor_interp.analysis.mechanism import NUMBERS
 from anchor_interp.analysis.routes import ROUTES, route_scores
 from anchor_interp.analysis.similarity import value_similarity
-from anchor_interp.interventions.ablation import EdgeAblation
+from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.interventions.interchange import interchange, random_subspace
 from anchor_interp.interventions.metrics import logit_difference
 from anchor_interp.interventions.patching import PatchResult, patch

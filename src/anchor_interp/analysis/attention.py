@@ -180,10 +180,9 @@ def attention_patterns(
 
 
 def attention_rollout(
-    patterns: Float[Tensor, "layer batch head query key"],
-    read: Int64[Tensor, " batch"] | None = None,
+    patterns: Float[Tensor, "layer batch head query key"], read: int = -1
 ) -> Float[np.ndarray, "layer head query key"]:
-    """How much attention runs through every edge to the position that is read, by default the last.
+    """How much attention runs through every edge to the position that is read.
 
     An edge's weight times the weight of all ways from its query on to this position of the
     last layer. From layer to layer a way follows the mean attention of the heads, or stays in
@@ -193,7 +192,7 @@ def attention_rollout(
     """
     weights = patterns.double()
     onward = torch.zeros_like(weights[0, :, 0, 0])  # [batch, position]
-    onward[torch.arange(len(onward)), -1 if read is None else read] = 1
+    onward[:, read] = 1
     through = []
     for layer in reversed(weights):
         flow = layer * onward[:, None, :, None]

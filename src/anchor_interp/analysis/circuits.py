@@ -3,7 +3,7 @@
 A circuit is judged by the model's answers when every part outside of it is ablated
 (*faithfulness*), when the circuit itself is ablated (*completeness*), and when one of its parts is
 (*minimality*); all three after Wang et al. 2022, "Interpretability in the Wild", section 4. What
-the parts are is the bench's: :data:`anchor_interp.interventions.ablation.Parts`.
+the parts are is the bench's: :data:`anchor_interp.interventions.edge_ablation.Parts`.
 """
 
 import itertools
@@ -22,11 +22,11 @@ from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.analysis.attention import attention_rollout
 from anchor_interp.analysis.routes import ROUTES, Route, route_layers
-from anchor_interp.interventions.ablation import (
+from anchor_interp.interventions.ablation import edge_outputs
+from anchor_interp.interventions.edge_ablation import (
     Ablation,
     EdgeAblation,
     Parts,
-    edge_outputs,
     reachable_edges,
     single_parts,
 )

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 
-from anchor_interp.interventions.ablation import BATCH, Ablation, EdgeAblation, Tokens, single_parts
+from anchor_interp.interventions.edge_ablation import BATCH, Ablation, EdgeAblation, Tokens, single_parts
 from anchor_interp.models.transformer import HookedTransformer
 
 
@@ -52,7 +52,7 @@ def information_flow(
 ) -> InformationFlow:
     """The attention graph with the causal effect of every edge (NeurIPS paper, figure 3).
 
-    Arguments and errors are those of :class:`anchor_interp.interventions.ablation.EdgeAblation`; an
+    Arguments and errors are those of :class:`anchor_interp.interventions.edge_ablation.EdgeAblation`; an
     example of one sequence is :data:`anchor_interp.tasks.sequences.PROBE`.
     """
     bench = EdgeAblation(

@@ -47,7 +47,7 @@ from anchor_interp.analysis.routes import route_scores
 from anchor_interp.analysis.sensitivity import sensitivity
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.analysis.verdict import verdict
-from anchor_interp.interventions.ablation import Parts, reachable_edges
+from anchor_interp.interventions.edge_ablation import Parts, reachable_edges
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import complexity, first_query_matrix
 from anchor_interp.models.matrices import cosine_matrix

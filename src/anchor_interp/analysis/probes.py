@@ -16,7 +16,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.attribution_patching import attribution_patch, rank_correlation
 from anchor_interp.analysis.circuits import Circuit, prune
 from anchor_interp.analysis.flow import InformationFlow, information_flow
-from anchor_interp.interventions.ablation import EdgeAblation, Parts
+from anchor_interp.interventions.edge_ablation import EdgeAblation, Parts
 from anchor_interp.interventions.interchange import InterchangeResult, interchange
 from anchor_interp.interventions.metrics import logit_difference
 from anchor_interp.interventions.patching import PatchResult, patch

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import shown
+from anchor_interp._util.schema import checked
 from anchor_interp.analysis.mechanism import Fingerprint
 from anchor_interp.runs.phase import PAPER, PHASES, Phase, not_learned
 
@@ -176,14 +175,11 @@ def verdict(fingerprint: Fingerprint, lines: Mapping[str, Line] | None = None) -
     ``train_accuracy`` only tells whether there is anything to judge: inside, an untrained model
     looks like one that memorizes. ``lines`` take the place of :data:`LINES`.
     """
-    given: object = fingerprint
-    if not isinstance(given, Fingerprint):
-        made = "ai.fingerprint(run), or fingerprint_model(model, task)"
-        raise ConfigError(f"fingerprint is {shown(given)}; expected a Fingerprint: {made}")
+    checked(fingerprint, Fingerprint, "fingerprint")
+    lines = dict(LINES) | checked(lines or {}, dict[str, Line], "lines")
     missed = not_learned(fingerprint.train_accuracy, fingerprint.seen_train_keys, PAPER.train)
     if missed is not None:
         return Verdict("undertrained", missed)
-    lines = lines or LINES
     values = {number.name: getattr(fingerprint, number.name) for number in NUMBERS}
     margins = {name: getattr(fingerprint, f"{name}_margin", None) for name in values}
     plain = _sides(values, lines)

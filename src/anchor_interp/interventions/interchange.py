@@ -33,7 +33,12 @@ from anchor_interp._util.progress import reporting_one
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.interventions.passes import Replacement, check_answers, replaced_run
+from anchor_interp.interventions.passes import (
+    Replacement,
+    check_answers,
+    check_differentiable,
+    replaced_run,
+)
 from anchor_interp.interventions.sites import Site, check_sites, site_mask
 from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.finite import at_least_float32, check_finite
@@ -196,8 +201,7 @@ def learn_subspace(
     checked(max_seconds, float | None, "max_seconds", above=0)
     began = time.monotonic()
     exchange = _Exchange(Subject(model), pairs, site, batch_size)
-    if any(parameter.is_inference() for parameter in model.parameters()):
-        raise ConfigError("the model was made within torch.inference_mode; load it outside")
+    check_differentiable(model)
     start = random_subspace(exchange.width, dimensions, seed=seed)
     weights = torch.from_numpy(start.basis).to(at_least_float32(exchange.base)).requires_grad_()
     optimizer = torch.optim.Adam([weights], lr=lr)

@@ -18,7 +18,7 @@ token beyond rounding. The papers do not renormalise; :func:`mask_leakage` measu
 import contextlib
 import logging
 from collections.abc import Iterator
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, Unpack, cast
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import Edit, hooked
+from anchor_interp.interventions.sites import position_mask
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import (
@@ -44,10 +45,17 @@ from anchor_interp.tasks.sequences import Place, Sequences, as_examples, places
 
 Paths = Literal["all", "direct"]
 """The edges from the token's position to every later one, or to the last one alone."""
-Hidden = str | int | Integers | Bool[np.ndarray, "n pos"]
+Hidden = str | int | Integers | Bool[np.ndarray, "n pos"] | Bool[Tensor, "n pos"]
 """Positions to hide; see :func:`token_edges`."""
 _BATCH = 1024
 _LOGGER = logging.getLogger(__name__)
+
+
+class Masking(TypedDict, total=False):
+    """How a token is hidden: options of :func:`mask_position`."""
+
+    paths: Paths
+    renormalise: bool
 
 
 @contextlib.contextmanager
@@ -101,36 +109,24 @@ def mask_position(
 
 
 def mask_key_token(
-    model: HookedTransformer,
-    sequences: Sequences,
-    *,
-    paths: Paths = "all",
-    renormalise: bool = False,
+    model: HookedTransformer, sequences: Sequences, **options: Unpack[Masking]
 ) -> contextlib.AbstractContextManager[None]:
     """Hide the key of every sequence (complexity-control paper, figures 4A and 4C)."""
-    return mask_position(model, sequences, "key", paths=paths, renormalise=renormalise)
+    return mask_position(model, sequences, "key", **options)
 
 
 def mask_first_anchor(
-    model: HookedTransformer,
-    sequences: Sequences,
-    *,
-    paths: Paths = "all",
-    renormalise: bool = False,
+    model: HookedTransformer, sequences: Sequences, **options: Unpack[Masking]
 ) -> contextlib.AbstractContextManager[None]:
     """Hide the first anchor of every sequence."""
-    return mask_position(model, sequences, "first", paths=paths, renormalise=renormalise)
+    return mask_position(model, sequences, "first", **options)
 
 
 def mask_second_anchor(
-    model: HookedTransformer,
-    sequences: Sequences,
-    *,
-    paths: Paths = "all",
-    renormalise: bool = False,
+    model: HookedTransformer, sequences: Sequences, **options: Unpack[Masking]
 ) -> contextlib.AbstractContextManager[None]:
     """Hide the second anchor of every sequence (complexity-control paper, figures 4B and 4D)."""
-    return mask_position(model, sequences, "second", paths=paths, renormalise=renormalise)
+    return mask_position(model, sequences, "second", **options)
 
 
 def token_edges(
@@ -138,30 +134,30 @@ def token_edges(
 ) -> Edges:
     """The edges of every layer that carry information away from hidden positions.
 
-    ``positions`` is a place of the examples by its name, one position for all or one each, or
-    booleans [n, pos], such as ``examples.tokens == 5`` for a token wherever it stands.
+    ``positions`` is a place of the examples by its name, ``noise`` (every position without a name),
+    one position for all or one each, or booleans [n, pos], such as ``examples.tokens == 5`` for a
+    token wherever it stands.
 
     Raises:
         ConfigError: the position where an answer is read, which no attention mask can hide.
     """
     checked(paths, Paths, "paths")
     examples = as_examples(inputs)
-    column = np.arange(examples.tokens.shape[1])
-    if isinstance(positions, np.ndarray) and positions.dtype == np.bool_:
-        hidden = positions
-        if hidden.shape != examples.tokens.shape:
-            expected = f"expected {examples.tokens.shape}, as of the tokens"
-            raise ConfigError(f"positions has shape {hidden.shape}; {expected}")
-    else:
-        hidden = column == examples.positions(positions)[:, None]
-    read = column == examples.at[:, None]
+    if isinstance(positions, Tensor):
+        positions = positions.detach().cpu().numpy()
+    marked = isinstance(positions, np.ndarray) and positions.dtype == np.bool_
+    hidden = positions if marked else position_mask(examples, positions)
+    if hidden.shape != examples.tokens.shape:
+        expected = f"expected {examples.tokens.shape}, as of the tokens"
+        raise ConfigError(f"positions has shape {hidden.shape}; {expected}")
+    read = position_mask(examples, "last")
     bare = (hidden & read).any(1)
     if bare.any():
         kept = f"leave these out: examples[examples.positions({shown(positions)}) < examples.at]"
-        kept = kept if hidden is not positions else "hide positions before it"
+        kept = "hide positions before it" if marked or hidden.all() else kept
         where = f"where the answer is read, in {bare.sum()} of {len(bare)} examples"
         raise ConfigError(f"no attention mask hides {shown(positions)} {where}; {kept}")
-    away = column[:, None] > column  # [query, key]
+    away = np.tri(hidden.shape[1], k=-1, dtype=np.bool_)  # [query, key]: the key is earlier
     cut = hidden[:, None, :] & (away if paths == "all" else away & read[:, :, None])
     edges = torch.from_numpy(cut)[None, :, None]
     return edges.repeat(model.cfg.n_layers, 1, model.cfg.n_heads, 1, 1)

@@ -96,6 +96,12 @@ def check_answers(answers: Integer[np.ndarray, " ..."], d_vocab: int) -> None:
         raise ConfigError(f"{given}; the model's output tokens are 0 to {d_vocab - 1}")
 
 
+def check_differentiable(model: HookedTransformer) -> None:
+    """ConfigError if a model was made within ``torch.inference_mode``: it takes no gradients."""
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        raise ConfigError("the model was made within torch.inference_mode; load it outside")
+
+
 def _replace(replacements: Sequence[Replacement], rows: slice) -> Edit:
     def edit(activation: Tensor) -> Tensor:
         for each in replacements:

@@ -13,7 +13,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded, check_fields, checked
 from anchor_interp.models.transformer import HookedTransformer, check_model
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Examples, Integers
 from anchor_interp.tasks.sequences import Place
 
 Activation = Literal[
@@ -112,8 +112,9 @@ def site_grid(
 
 
 def check_sites(model: HookedTransformer, sites: Sequence[Site]) -> tuple[Site, ...]:
-    """The sites; raises ConfigError if the model does not have the layer or head of one."""
+    """The sites; ConfigError if there are none, or the model lacks the layer or head of one."""
     given: tuple[Site, ...] = checked(sites, tuple[Site, ...], "sites")
+    checked(len(given), int, "the number of sites", low=1)
     for site in given:
         n_heads = _n_heads(model, site.activation)
         if site.layer >= model.cfg.n_layers or (site.head or 0) >= n_heads:
@@ -124,8 +125,11 @@ def check_sites(model: HookedTransformer, sites: Sequence[Site]) -> tuple[Site, 
 
 def check_path(connection: Connection, examples: Examples) -> None:
     """ConfigError if a receiver is never at its sender's position: the stream stays at its own."""
-    sent = _at(examples, connection.sender.position)
-    if not all((sent & _at(examples, each.position)).any() for each in connection.receiving):
+    sent, *received = (
+        position_mask(examples, site.position)
+        for site in (connection.sender, *connection.receiving)
+    )
+    if not all((sent & at).any() for at in received):
         raise ConfigError(f"a receiver in {connection} is at another position than the sender")
 
 
@@ -136,27 +140,28 @@ def site_mask(site: Site, examples: Examples, shape: Sequence[int]) -> Bool[Tens
     pattern. The mask has the same dimensions with d = 1. Raises ConfigError for a position that the
     examples do not have.
     """
-    at = _at(examples, site.position)
+    at = torch.from_numpy(position_mask(examples, site.position))
     if site.activation not in _PER_HEAD:
         return at[:, :, None]
     heads = torch.arange(shape[1 if site.activation == "pattern" else 2])
     chosen = heads >= 0 if site.head is None else heads == site.head
     if site.activation == "pattern":
-        key = _at(examples, site.key_position)
+        key = torch.from_numpy(position_mask(examples, site.key_position))
         return chosen[:, None, None] & at[:, None, :, None] & key[:, None, None, :]
     return at[:, :, None, None] & chosen[:, None]
 
 
-def _at(examples: Examples, position: Position) -> Bool[Tensor, "n pos"]:
+def position_mask(
+    examples: Examples, position: Position | Integers
+) -> Bool[np.ndarray, "n pos"]:
+    """Where a position, or one of each example, lies."""
+    if isinstance(position, str) and position == "all":
+        return np.ones(examples.tokens.shape, np.bool_)
     column = np.arange(examples.tokens.shape[1])
-    if position == "all":
-        chosen = np.ones(examples.tokens.shape, np.bool_)
-    elif position == "noise":
+    if isinstance(position, str) and position == "noise":
         named = [column == where[:, None] for where in (examples.at, *examples.places.values())]
-        chosen = examples.inside & ~np.logical_or.reduce(named)
-    else:
-        chosen = column == examples.positions(position)[:, None]
-    return torch.from_numpy(chosen)
+        return examples.inside & ~np.logical_or.reduce(named)
+    return column == examples.positions(position)[:, None]
 
 
 def _n_heads(model: HookedTransformer, name: Activation) -> int:

@@ -1,0 +1,277 @@
+"""What a model still answers when sets of its attention edges, heads or MLPs are ablated.
+
+An ablated edge carries nothing (``zero``; the other attention weights stay), its mean over
+reference sequences (``mean``), or what it carries in one reference sequence (``resample``); see
+:mod:`anchor_interp.interventions.ablation`. The MLP at a position is ablated like an edge, if
+:data:`Parts` has MLPs: it stands as one more head of its layer, with edges from each position to
+itself.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int64, Integer
+from torch import Tensor
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.readable import Readable
+from anchor_interp._util.schema import checked
+from anchor_interp.interventions.ablation import (
+    EdgeOutputs,
+    MeanEdgeOutputs,
+    ablate_edges,
+    edge_outputs,
+)
+from anchor_interp.interventions.passes import check_answers
+from anchor_interp.models.finite import check_finite
+from anchor_interp.models.forward import answer_logits, answer_positions
+from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal, finite_rows
+from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.sequences import Sequences, as_examples
+
+Ablation = Literal["zero", "mean", "resample"]
+"""What an ablated edge carries; see the module's text."""
+Parts = Literal["edges", "edges and MLPs", "heads and MLPs"]
+"""What is ablated one by one: an edge, the MLP at a position; or a head or MLP at all positions."""
+Tokens = Inputs | Sequence[int]
+"""Sequences, examples, token indices (n, length), or one sequence's tokens."""
+_References = Inputs | Integer[np.ndarray, "reference pos"] | Integer[Tensor, "reference pos"]
+Pairs = tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]]
+"""Indices of sequences and of the reference of each."""
+BATCH = 1024
+"""Sequences of one forward pass."""
+LEAST_CHANGE = 0.1
+"""A ratio needs at least this share of the answers to change in its denominator."""
+
+
+def reachable_edges(
+    model: HookedTransformer, length: int, *, read: int = -1, mlps: bool = False
+) -> Bool[np.ndarray, "layer head query key"]:
+    """The edges, and MLPs, whose information can reach the output at the position ``read``.
+
+    These are the last layer's edges to this position, and all causal edges below it that do not lie
+    behind: 54 of 90 for two layers, one head and nine positions. Raises ConfigError if attention is
+    not causal.
+    """
+    check_causal(model)
+    at = read % length
+    shape = (model.cfg.n_layers, model.cfg.n_heads + mlps, length, length)
+    edges = np.broadcast_to(np.tri(length, dtype=np.bool_), shape).copy()
+    has_mlps = not model.cfg.attn_only
+    edges[:, model.cfg.n_heads :] &= np.eye(length, dtype=np.bool_) & has_mlps
+    edges[:, :, at + 1 :] = edges[-1, :, :at] = False
+    return edges
+
+
+def single_parts(
+    edges: Bool[np.ndarray, "layer head query key"], parts: Parts = "edges"
+) -> tuple[Int64[np.ndarray, "part index"], Bool[np.ndarray, "part layer head query key"]]:
+    """The indices of each part of a set, and each part alone.
+
+    An edge has a layer, a head, a query and a key; a whole head has the first two.
+    """
+    depth = 2 if parts == "heads and MLPs" else 4
+    indices = np.unique(np.argwhere(edges)[:, :depth], axis=0)
+    alone = np.zeros((len(indices), *edges.shape), np.bool_)
+    for part, index in zip(alone, map(tuple, indices), strict=True):
+        part[index] = edges[index]
+    return indices, alone
+
+
+class EdgeAblation(Readable):
+    """A model on aligned examples, ready to be measured with sets of edges ablated.
+
+    Args:
+        sequences: examples whose positions mean the same in all, such as
+            :func:`anchor_interp.tasks.sequences.aligned_sequences`, or one sequence.
+        references: for ``mean`` and ``resample``. Sequence i is resampled from reference i, over
+            and over; a single sequence from each reference in turn. If None, the references are
+            the sequences themselves, each resampled from the next one in an order drawn from
+            ``seed``.
+        answers: the answer of every sequence; the unedited model's own if None.
+        position: 0-based position of the key, if ``sequences`` are tokens that have one.
+        parts: what is ablated besides edges, or in place of single ones.
+
+    Raises:
+        ConfigError: sequences, references or answers that do not fit, or a model that is damaged
+            or not causal.
+    """
+
+    def __init__(
+        self,
+        model: HookedTransformer,
+        sequences: Tokens,
+        ablation: Ablation = "resample",
+        *,
+        references: _References | Sequence[int] | None = None,
+        answers: np.ndarray | None = None,
+        position: int | None = None,
+        parts: Parts = "edges",
+        seed: int = 0,
+    ) -> None:
+        self.ablation: Ablation = checked(ablation, Ablation, "ablation")
+        self.parts: Parts = checked(parts, Parts, "parts")
+        checked(seed, int, "seed", low=0)
+        examples = _aligned(sequences, position)
+        self.model = model
+        self.tokens = finite_rows(model, examples)
+        self.at = int(examples.at[0])
+        self._read = answer_positions(model, examples)
+        self.roles = examples.names
+        length, mlps = self.tokens.shape[1], parts != "edges"
+        self.reachable = reachable_edges(model, length, read=self.at, mlps=mlps)
+        self.answers, self._own = self._answers(answers), answers is None
+        own = edge_outputs(model, self.tokens, mlps=mlps)
+        self.attention: np.ndarray = own.patterns.double().mean(1).cpu().numpy()
+        self._reference, self._pairs = self._references(own, references, seed)
+        none = np.zeros_like(self.reachable)
+        self.full, self.nothing = self.measure(np.stack([none, self.reachable])).T
+
+    @property
+    def n_parts(self) -> int:
+        """How many parts can reach the output."""
+        return len(single_parts(self.reachable, self.parts)[0])
+
+    def _summary(self) -> str:
+        n, length = self.tokens.shape
+        what = "the model's own answers" if self._own else "answers as given"
+        return (
+            f"{self.ablation} ablation in {n} sequences of {length} tokens; "
+            f"{self.n_parts} {self.parts} can reach the output\n"
+            f"{what}: {self.full[0]:.2f}, with all {self.parts} ablated {self.nothing[0]:.2f}"
+        )
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        names = ("accuracy", "logit_difference", "log_probability")
+        for ablated, means in (("none", self.full), ("every part", self.nothing)):
+            yield {"ablated": ablated, **dict(zip(names, means.tolist(), strict=True))}
+
+    def measure(
+        self, ablated: Bool[np.ndarray, "circuit layer head query key"]
+    ) -> Float[np.ndarray, "3 circuit"]:
+        """Accuracy, logit difference and log-probability with each set of edges ablated.
+
+        The logit difference is the answer's logit minus the largest other one. All three are means
+        over the sequences.
+        """
+
+        def score(logits: Tensor, rows: Tensor) -> Tensor:
+            answer = self.answers[rows, None]
+            correct = logits.argmax(-1, keepdim=True) == answer
+            rest = logits.scatter(1, answer, -torch.inf).amax(-1, keepdim=True)
+            difference = logits.gather(1, answer) - rest
+            return torch.cat([correct, difference, logits.log_softmax(-1).gather(1, answer)], 1)
+
+        edges = torch.from_numpy(ablated)[:, None]
+        scores = run_ablated(
+            self.model, self.tokens, edges, self._pairs, self._reference, score, at=self._read
+        )
+        means: Float[np.ndarray, "3 circuit"] = scores.mean(1).T
+        return means
+
+    def faithfulness(
+        self, circuits: Bool[np.ndarray, "circuit layer head query key"]
+    ) -> Float[np.ndarray, "2 circuit"]:
+        """Accuracy and logit difference with everything outside each circuit ablated.
+
+        On the scale from everything ablated (0) to the full model (1), not clamped. Raises
+        ConfigError if the model without attention answers almost as the full one.
+        """
+        scale = (self.full - self.nothing)[:2]
+        if scale[0] < LEAST_CHANGE or scale[1] <= 0:
+            right = f"{self.nothing[0]:.2f} of the answers are right, with none {self.full[0]:.2f}"
+            raise ConfigError(f"with all {self.parts} ablated {right}: they hardly depend on them")
+        left = self.measure(self.reachable & ~circuits)[:2] - self.nothing[:2, None]
+        relative: Float[np.ndarray, "2 circuit"] = left / scale[:, None]
+        return relative
+
+    def _answers(self, answers: np.ndarray | None) -> Int64[Tensor, " n"]:
+        """The answers given, or the model's own."""
+        with torch.no_grad():
+            logits = answer_logits(self.model, self.tokens, self._read)
+        check_finite(logits, "the model's logits")
+        given = Examples(self.tokens, answers).answers
+        if given is None:
+            return logits.argmax(-1)
+        check_answers(given, self.model.cfg.d_vocab_out)
+        return torch.from_numpy(given).to(logits.device)
+
+    def _references(
+        self, own: EdgeOutputs, references: _References | Sequence[int] | None, seed: int
+    ) -> tuple[EdgeOutputs | MeanEdgeOutputs | None, Pairs]:
+        """What ablated edges carry, and which reference each sequence takes."""
+        n = len(self.tokens)
+        each = np.arange(n)
+        if self.ablation == "zero":
+            if references is not None:
+                raise ConfigError("zero ablation takes no references; choose mean or resample")
+            return None, (each, each)
+        if references is None:
+            if n < 2:
+                raise ConfigError(f"{self.ablation} ablation of one sequence needs references")
+            order, others = np.random.default_rng(seed).permutation(n), np.empty_like(each)
+            others[order] = np.roll(order, -1)  # one cycle: no sequence is its own reference
+            outputs, pairs = own, (each, others)
+        else:
+            donors = _aligned(references, None)
+            plain = not donors.places and len(donors.names) == len(self.roles)
+            if donors.names != self.roles and not plain:
+                there, here = ", ".join(donors.names), ", ".join(self.roles)
+                raise ConfigError(f"the references have the positions {there}; expected {here}")
+            outputs = edge_outputs(self.model, donors, mlps=self.parts != "edges")
+            around = np.arange(max(n, len(donors)))
+            pairs = around % n, around % len(donors)
+        return (outputs, pairs) if self.ablation == "resample" else (outputs.mean(), (each, each))
+
+
+@torch.no_grad()
+def run_ablated(
+    model: HookedTransformer,
+    tokens: Int64[Tensor, "n length"],
+    ablated: Bool[Tensor, "circuit batch layer head query key"],
+    pairs: Pairs,
+    reference: EdgeOutputs | MeanEdgeOutputs | None,
+    score: Callable[[Tensor, Tensor], Tensor],
+    *,
+    at: Int64[Tensor, " n"] | None = None,
+) -> Float[np.ndarray, "circuit pair metric"]:
+    """Score every pair of a sequence and a reference under every set of ablated edges.
+
+    ``score`` takes logits in float64, at the position ``at`` of each sequence (the last one if
+    None), with the sequence of each row, and returns (row, metric). A batch of 1 in ``ablated``
+    stands for every sequence.
+    """
+    sequence, other = (torch.from_numpy(index).to(tokens.device) for index in pairs)
+    n = len(sequence)
+    parts = []
+    for chunk in torch.split(torch.arange(len(ablated) * n), BATCH):  # sets share passes
+        circuit, pair = chunk // n, (chunk % n).to(tokens.device)
+        rows = sequence[pair]
+        edges = ablated[circuit, rows.cpu() if ablated.shape[1] > 1 else 0].movedim(0, 1)
+        donors = None if reference is None else reference.rows(other[pair])
+        # without edges to ablate no hook is attached, and the fast path is taken
+        heads, mlps = edges[:, :, : model.cfg.n_heads], edges[:, :, model.cfg.n_heads :]
+        ablated_mlps = mlps.diagonal(dim1=-2, dim2=-1).any(2)  # [layer, batch, position]
+        with ablate_edges(model, heads, donors, mlps=ablated_mlps):
+            logits = answer_logits(model, tokens[rows], None if at is None else at[rows])
+        parts.append(score(logits.double(), rows).double().cpu())
+    return torch.cat(parts).view(len(ablated), n, -1).numpy()
+
+
+def _aligned(sequences: Tokens, position: int | None) -> Examples:
+    """Examples; of tokens alone, with the places of a key at this position."""
+    if isinstance(sequences, Sequences | Examples):
+        if position is not None:
+            raise ConfigError("the sequences know their key's position; leave position out")
+        examples = as_examples(sequences)
+        of_key = isinstance(sequences, Sequences)
+        n = len(np.unique(sequences.position if of_key else examples.at))
+        if n > 1:
+            what = "have the key" if of_key else "are answered"
+            raise ConfigError(f"the sequences {what} at {n} positions; expected one")
+        return examples
+    names = () if position is None else ("key", "first", "second")
+    rows: Any = sequences if getattr(sequences, "ndim", 1) > 1 else [sequences]
+    return Examples(rows, places={name: (position or 0) + i for i, name in enumerate(names)})
