@@ -8,7 +8,6 @@ from typing import Any
 import jaxtyping
 import numpy as np
 import pytest
-import torch
 from exact_edges import exact_edges
 from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 

@@ -11,7 +11,13 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 
-from anchor_interp.interventions.edge_ablation import BATCH, Ablation, EdgeAblation, Tokens, single_parts
+from anchor_interp.interventions.edge_ablation import (
+    BATCH,
+    Ablation,
+    EdgeAblation,
+    Tokens,
+    single_parts,
+)
 from anchor_interp.models.transformer import HookedTransformer
 
 

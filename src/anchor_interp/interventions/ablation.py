@@ -118,7 +118,9 @@ def ablate_edges(
 
 
 def _adding(
-    reference: EdgeOutputs | MeanEdgeOutputs, layer: int, edges: Bool[Tensor, "#batch head query key"]
+    reference: EdgeOutputs | MeanEdgeOutputs,
+    layer: int,
+    edges: Bool[Tensor, "#batch head query key"],
 ) -> Edit:
     def add(z: Tensor) -> Tensor:
         if isinstance(reference, EdgeOutputs) and len(reference) not in (1, len(z)):

@@ -151,9 +151,7 @@ def site_mask(site: Site, examples: Examples, shape: Sequence[int]) -> Bool[Tens
     return at[:, :, None, None] & chosen[:, None]
 
 
-def position_mask(
-    examples: Examples, position: Position | Integers
-) -> Bool[np.ndarray, "n pos"]:
+def position_mask(examples: Examples, position: Position | Integers) -> Bool[np.ndarray, "n pos"]:
     """Where a position, or one of each example, lies."""
     if isinstance(position, str) and position == "all":
         return np.ones(examples.tokens.shape, np.bool_)
