@@ -58,8 +58,9 @@ def information_flow(
 ) -> InformationFlow:
     """The attention graph with the causal effect of every edge (NeurIPS paper, figure 3).
 
-    Arguments and errors are those of :class:`anchor_interp.interventions.edge_ablation.EdgeAblation`; an
-    example of one sequence is :data:`anchor_interp.tasks.sequences.PROBE`.
+    Arguments and errors are those of
+    :class:`anchor_interp.interventions.edge_ablation.EdgeAblation`. One sequence to begin with is
+    :data:`anchor_interp.tasks.sequences.PROBE`.
     """
     bench = EdgeAblation(
         model, sequences, ablation, references=references, answers=answers, position=position
