@@ -18,16 +18,12 @@ from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.progress import Progress, describe, format_seconds, reporting
 from anchor_interp.cli import quickstart as module
 from anchor_interp.cli.quickstart import print_table, train_phases
-from anchor_interp.pages.run_figures import RunView, overview
-from anchor_interp.pages.style import save
-from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.runs.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
+from anchor_interp.runs.config import override
 from anchor_interp.runs.presets import PHASES
 from anchor_interp.runs.run import Run
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.sweeps.engine import each_alone
 from anchor_interp.sweeps.local import LocalEngine
-from anchor_interp.tasks.anchor import TASKS
 
 SMALL = {name: override(config, **SHORT) for name, config in PHASES.items()}
 
@@ -44,7 +40,7 @@ def test_quickstart_trains_prints_draws_and_resumes(
     runs = train_phases(tmp_path / "out", seed=3, workers=1, device="cpu")
     assert list(runs) == ["memorizing", "symmetric", "inferential"]
     assert all(run.config.seed == 3 and run.steps[-1] == 40 for run in runs.values())
-    picture = tmp_path / "out/overview.png"
+    picture = tmp_path / "out/answers.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
     print_table(runs)
     shown = capsys.readouterr().out
@@ -146,37 +142,6 @@ def test_workers_do_not_outlive_their_driver(
         assert folder.result() is None
     assert child.returncode == (-number if number == signal.SIGKILL else 130)
     assert "Traceback" not in (tmp_path / "errors").read_text()
-
-
-def test_the_overview_draws_every_kind_of_task(tmp_path: Path, finished_run: Run) -> None:
-    views = [
-        RunView("trained", finished_run.config, finished_run.metrics, finished_run.evaluation),
-        _view("neurips"),
-        _view("non-commuting"),
-        _view("reasoning-complexity-2"),
-    ]
-    figure = overview(views)
-    assert len(figure.axes) == 4 * 3 + 4  # three panels and a colour bar a row
-    for name in ("a/overview.png", "overview.svg"):
-        assert save(figure, tmp_path / name).stat().st_size > 10_000
-    labels = [text.get_text() for text in figure.axes[5].get_yticklabels()]
-    assert labels == ["(4, 3): x - 6  symmetric", "(4, 3): x - 10  inferential"]
-
-
-def _view(name: str) -> RunView:
-    task = TASKS[name]
-    config: RunConfig = override(PHASES["inferential"], task=task)
-    unseen = tuple(
-        UnseenAnswers(pair, 0.3, 0.7, 0.5, 1.0, {"-6": 0.7, "-10": 0.3}) for pair in task.unseen
-    )
-    pairs = tuple(PairAccuracy(pair, task.role(pair), 1.0, 0.5) for pair in task.pairs)
-    ood = 0.3 if unseen else None
-    cells = CellAccuracy(1.0, 0.9, ood, ood)
-    evaluation = Evaluation(
-        1, 1.0, 0.9, ood, None, None, None, pairs, unseen, cells, 1.0, 2.0, 0.1, 0.2, 5, 0
-    )
-    metrics = [{"step": step, "loss": 1.0, "train_accuracy": step / 10} for step in range(10)]
-    return RunView(name, config, metrics, evaluation)
 
 
 def test_progress_texts() -> None:

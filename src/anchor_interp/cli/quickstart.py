@@ -1,4 +1,7 @@
-"""The main job on default settings: one run for each phase, a table, a picture and a report."""
+"""The main job on default settings: one run for each phase, a table, a picture and a report.
+
+The models are called A, B and C, so that a reader can guess their phases from the picture.
+"""
 
 import logging
 import shutil
@@ -15,6 +18,8 @@ from anchor_interp.runs.presets import PHASES
 if TYPE_CHECKING:
     from anchor_interp.runs.run import Run
 
+LETTERS = "ABC"
+"""Names of the runs, in the order of their training."""
 _WIDTH = 100  # columns of the table where standard output is not a terminal
 _LEAST_WIDTH = 20
 _LOGGER = logging.getLogger(__name__)
@@ -35,7 +40,7 @@ def quickstart(
         seed: Seed of every run.
     """
     runs = train_phases(out, seed=seed, workers=workers, device=device, quiet=output.quiet)
-    written = {"picture": str(out / "overview.png"), "report": str(out / "report.html")}
+    written = {"picture": str(out / "answers.png"), "report": str(out / "report.html")}
     if not output.json:
         print_table(runs)
     measured = {name: facts(run, run.evaluation) for name, run in runs.items()}
@@ -48,14 +53,15 @@ def train_phases(
 ) -> "dict[str, Run]":
     """Train or resume the runs of :data:`anchor_interp.runs.presets.PHASES` side by side.
 
-    If one fails, the others finish first and are kept. Draws ``overview.png`` and ``report.html``.
+    If one fails, the others finish first and are kept. Draws ``answers.png`` and ``report.html``.
     """
     configs = {name: override(config, seed=seed) for name, config in PHASES.items()}
     from anchor_interp._util.progress import reporting
     from anchor_interp.analysis.findings import gather
+    from anchor_interp.pages.answer_figures import answer_maps
     from anchor_interp.pages.report import write_report
-    from anchor_interp.pages.run_figures import RunView, overview
     from anchor_interp.pages.style import save
+    from anchor_interp.runs.answers import answer_map
     from anchor_interp.runs.run import load
     from anchor_interp.sweeps.engine import each_alone
     from anchor_interp.sweeps.local import LocalEngine
@@ -68,8 +74,11 @@ def train_phases(
     if failures:
         raise failures[0]
     runs = {name: load(out / name) for name in configs}
-    views = [RunView(name, run.config, run.metrics, run.evaluation) for name, run in runs.items()]
-    save(overview(views), out / "overview.png")
+    maps = {
+        letter: answer_map(run, pairs=run.config.anchor_task.unseen[-1:])
+        for letter, run in zip(LETTERS, runs.values(), strict=True)
+    }
+    save(answer_maps(maps, columns=1, width=6.0), out / "answers.png")
     write_report(gather([out / name for name in configs]), out / "report.html")
     return runs
 
@@ -80,21 +89,21 @@ def print_table(runs: "Mapping[str, Run]") -> None:
     from rich.table import Table
 
     table = Table(title="What each model learned", title_justify="left")
-    for heading in ("run", "gamma", "decay", "train", "ID", "OOD", "commut.", "stable rank"):
-        table.add_column(heading, justify="left" if heading == "run" else "right")
+    for heading in ("model", "gamma", "decay", "train", "ID", "OOD", "commut.", "stable rank"):
+        table.add_column(heading, justify="left" if heading == "model" else "right")
     table.add_column("phase")
-    for name, run in runs.items():
+    for letter, run in zip(LETTERS, runs.values(), strict=False):
         config, e = run.config, run.evaluation
         ranks = (e.stable_rank_at_init, e.stable_rank)
         shares = (e.train_accuracy, e.id_accuracy, e.ood_accuracy, e.commutativity)
         table.add_row(
-            name, f"{config.init.gamma:g}", f"{config.train.weight_decay:g}",
+            letter, f"{config.init.gamma:g}", f"{config.train.weight_decay:g}",
             *("-" if share is None else f"{share:.2f}" for share in shares),
             " -> ".join("-" if rank is None else f"{rank:.1f}" for rank in ranks), run.phase,
         )  # fmt: skip
     is_terminal = sys.stdout.isatty()
     width = max(shutil.get_terminal_size().columns, _LEAST_WIDTH) if is_terminal else _WIDTH
     Console(width=width).print(table)
-    for name, run in runs.items():
-        print(f"{name}: {run.phase}, because {run.reason}")
+    for letter, run in zip(LETTERS, runs.values(), strict=False):
+        print(f"{letter}: {run.phase}, because {run.reason}")
         print(f"  checkpoints: {run.folder.path / 'checkpoints'}")

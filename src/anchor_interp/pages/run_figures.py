@@ -1,7 +1,6 @@
 """Figures of runs: learning curves, accuracy of every pair, answers on unseen pairs."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 from anchor_interp.pages import style
 from anchor_interp.pages.style import panel
 from anchor_interp.runs.config import RunConfig
-from anchor_interp.runs.phase import AspectScore, Evaluation, SplitScore, UnseenAnswers, decide
+from anchor_interp.runs.phase import AspectScore, Evaluation, SplitScore, UnseenAnswers
 from anchor_interp.tasks.functions import Ints, Pair
 
 if TYPE_CHECKING:
@@ -26,44 +25,11 @@ Side = Literal["train_keys", "test_keys"]
 """The keys that a map of accuracies shows."""
 SIDES: dict[Side, str] = {"train_keys": "training keys", "test_keys": "test keys"}
 """The words for them."""
+_KINDS = {"inferential": style.INFERENTIAL, "symmetric": style.SYMMETRIC}
 _BARS = 6
 _LEAST_TOLD = 0.05  # of an answer that is told whose it is
 _MOST_TEXTS = 30  # of an aspect, that bars show
 _GAP = 0.6  # between the groups of bars, whose width is 1
-
-
-@dataclass(frozen=True)
-class RunView:
-    """What the overview shows of one run."""
-
-    name: str
-    """The title of its row."""
-    config: RunConfig
-    metrics: Sequence[Mapping[str, Any]]
-    """Its lines of metrics."""
-    evaluation: Evaluation
-    """The evaluation of its final checkpoint."""
-
-
-def overview(runs: Sequence[RunView]) -> "Figure":
-    """One row per run: learning curves, accuracy of every ordered pair, answers on unseen pairs.
-
-    It is narrow enough for a column of text: its letters have 10 pixels at 850 and more.
-    """
-    from matplotlib.figure import Figure
-
-    with style.defaults(**{"font.size": 9, "axes.titlesize": 9}):
-        figure = Figure(figsize=(9.5, 2.9 * len(runs)), layout="constrained")
-        grid = figure.subplots(len(runs), 3, squeeze=False, width_ratios=(1.1, 0.9, 1.2))
-        for row, run in zip(grid, runs, strict=True):
-            _accuracies(row[0], run.metrics)
-            gamma, decay = run.config.init.gamma, run.config.train.weight_decay
-            phase = decide(run.evaluation).phase
-            row[0].set_title(f"{run.name} (gamma {gamma:g}, weight decay {decay:g})\n-> {phase}")
-            row[0].legend(loc="center right", framealpha=0.8)
-            style.colour_bar(_pairs(row[1], run.evaluation, "test_keys"), row[1], "accuracy")
-            _answers(row[2], run.config, run.evaluation)
-    return figure
 
 
 def loss_curve(metrics: Sequence[Mapping[str, Any]], unit: str = "nats") -> "Figure":
@@ -81,7 +47,13 @@ def loss_curve(metrics: Sequence[Mapping[str, Any]], unit: str = "nats") -> "Fig
 def accuracy_curves(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
     """Accuracies of the probes along training."""
     with panel(4.4, 2.9) as (figure, axes):
-        _accuracies(axes, metrics)
+        for metric, label, colour, dashes in CURVES:
+            rows = [row for row in metrics if metric in row]
+            if rows:
+                steps = [row["step"] for row in rows]
+                axes.plot(steps, [row[metric] for row in rows], dashes, color=colour, label=label)
+        axes.set(xlabel="step", ylabel="accuracy", ylim=(-0.03, 1.03))
+        axes.grid(alpha=0.3)
         style.legend_above(axes, columns=3, fontsize=10)
     return figure
 
@@ -135,59 +107,32 @@ def compared_curves(
 
 
 def pair_map(evaluation: Evaluation, side: Side) -> "Figure":
-    """Accuracy of every ordered pair on one side of the split."""
-    n = len({entry.pair[0] for entry in evaluation.pair_accuracy})
-    with panel(2.0 + 0.5 * n, 1.6 + 0.5 * n) as (figure, axes):
-        style.colour_bar(_pairs(axes, evaluation, side), axes, "accuracy")
-    return figure
-
-
-def unseen_answers(config: RunConfig, evaluation: Evaluation) -> "Figure":
-    """The most frequent answers on each unseen pair."""
-    bars = sum(min(len(answers.offsets), _BARS + 1) for answers in evaluation.unseen)
-    with panel(4.0, 1.3 + 0.24 * bars) as (figure, axes):
-        _answers(axes, config, evaluation)
-    return figure
-
-
-def _accuracies(axes: "Axes", metrics: Sequence[Mapping[str, Any]]) -> None:
-    for metric, label, colour, dashes in CURVES:
-        rows = [row for row in metrics if metric in row]
-        if rows:
-            steps = [row["step"] for row in rows]
-            axes.plot(steps, [row[metric] for row in rows], dashes, color=colour, label=label)
-    axes.set(xlabel="step", ylabel="accuracy", ylim=(-0.03, 1.03))
-    axes.grid(alpha=0.3)
-
-
-def _pairs(axes: "Axes", evaluation: Evaluation, side: Side) -> Any:
-    """Accuracy of the ordered pairs as a matrix, first anchor down, second across."""
+    """Accuracy of the ordered pairs on one side of the split, first anchor down, second across."""
     entries = evaluation.pair_accuracy
     anchors = list(dict.fromkeys(entry.pair[0] for entry in entries))
     n = len(anchors)
     shares = np.array([getattr(entry, side) for entry in entries]).reshape(n, n)
-    image = axes.imshow(shares, vmin=0, vmax=1, cmap="cividis")
-    style.cell_values(axes, shares, white=shares <= 0.6, fontsize=9)
-    for index, entry in enumerate(entries):
-        if entry.role != "inferential":
-            row, column = divmod(index, n)
-            colour = style.UNSEEN if entry.role == "unseen" else style.OVERRIDDEN
-            style.frame(axes, (column - 0.46, row - 0.46), 0.92, edgecolor=colour, linewidth=2.5)
-    axes.set_xticks(range(n), [str(token) for token in anchors])
-    axes.set_yticks(range(n), [str(token) for token in anchors])
-    roles = {entry.role for entry in entries}
-    framed = [f"{role} framed" for role in ("unseen", "overridden") if role in roles]
-    axes.set_title(f"accuracy, {SIDES[side]}\n({', '.join(framed) or 'all pairs seen'})")
-    axes.set(xlabel="second anchor", ylabel="first anchor")
-    return image
+    with panel(2.0 + 0.5 * n, 1.6 + 0.5 * n) as (figure, axes):
+        image = axes.imshow(shares, vmin=0, vmax=1, cmap="cividis")
+        style.cell_values(axes, shares, white=shares <= 0.6, fontsize=9)
+        for index, entry in enumerate(entries):
+            if entry.role != "inferential":
+                row, column = divmod(index, n)
+                colour = style.UNSEEN if entry.role == "unseen" else style.OVERRIDDEN
+                corner = column - 0.46, row - 0.46
+                style.frame(axes, corner, 0.92, edgecolor=colour, linewidth=2.5)
+        axes.set_xticks(range(n), [str(token) for token in anchors])
+        axes.set_yticks(range(n), [str(token) for token in anchors])
+        roles = {entry.role for entry in entries}
+        framed = [f"{role} framed" for role in ("unseen", "overridden") if role in roles]
+        axes.set_title(f"accuracy, {SIDES[side]}\n({', '.join(framed) or 'all pairs seen'})")
+        axes.set(xlabel="second anchor", ylabel="first anchor")
+        style.colour_bar(image, axes, "accuracy")
+    return figure
 
 
-def _answers(axes: "Axes", config: RunConfig, evaluation: Evaluation) -> None:
+def unseen_answers(config: RunConfig, evaluation: Evaluation) -> "Figure":
     """The most frequent answers on each unseen pair, relative to the key."""
-    if not evaluation.unseen:
-        axes.set_axis_off()
-        axes.text(0.5, 0.5, "every pair is seen", ha="center", va="center")
-        return
     labels, shares, colours = [], [], []
     for answers in evaluation.unseen:
         kinds = known_offsets(config, answers.pair)
@@ -195,16 +140,14 @@ def _answers(axes: "Axes", config: RunConfig, evaluation: Evaluation) -> None:
             kind = kinds.get(label, "") if share >= _LEAST_TOLD else ""
             labels.append(f"{answers.pair}: {label}" + (f"  {kind}" if kind else ""))
             shares.append(share)
-            colours.append(
-                {"inferential": style.INFERENTIAL, "symmetric": style.SYMMETRIC}.get(
-                    kind, style.NEITHER
-                )
-            )
-    axes.barh(range(len(labels)), shares, color=colours)
-    axes.set_yticks(range(len(labels)), labels, fontsize=9)
-    axes.invert_yaxis()
-    axes.set(xlabel="share of answers", xlim=(0, 1.0))
-    axes.set_title("answers on the unseen pairs\n(relative to the key x)")
+            colours.append(_KINDS.get(kind, style.NEITHER))
+    with panel(4.0, 1.3 + 0.24 * len(labels)) as (figure, axes):
+        axes.barh(range(len(labels)), shares, color=colours)
+        axes.set_yticks(range(len(labels)), labels, fontsize=9)
+        axes.invert_yaxis()
+        axes.set(xlabel="share of answers", xlim=(0, 1.0))
+        axes.set_title("answers on the unseen pairs\n(relative to the key x)")
+    return figure
 
 
 def aspects(evaluation: Evaluation) -> list[str]:
