@@ -13,8 +13,7 @@ import numpy as np
 from scipy.stats import norm
 
 from anchor_interp.analysis import statistics
-from anchor_interp.analysis.comparisons import POWER
-from anchor_interp.analysis.statistics import Floats, permutation_p
+from anchor_interp.analysis.statistics import POWER, Floats, permutation_p
 from anchor_interp.sweeps.effects import Estimate, Stratum, shuffles, standard
 
 from .effects import Effect, Finding, Number, finding_of, grouped, value_of, values_of

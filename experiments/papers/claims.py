@@ -23,8 +23,7 @@ import numpy as np
 from scipy.stats import t
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.comparisons import POWER
-from anchor_interp.analysis.statistics import DRAWN, permutation_p
+from anchor_interp.analysis.statistics import DRAWN, POWER, permutation_p
 from anchor_interp.sweeps.effects import FEWEST, Estimate
 
 from . import wide

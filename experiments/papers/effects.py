@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from anchor_interp.analysis.comparisons import MeanComparison, against_zero, two_samples
 from anchor_interp.sweeps.effects import FEWEST, Estimate, Stratum, line, trend
 
+from .comparisons import MeanComparison, against_zero, two_samples
 from .rows import SETTINGS, Row, Rows, Test, columns_of, every, finite, never, number_of, setting_of
 
 Number = Callable[[Row], float | None] | str  # a number of a run, or the name of its column

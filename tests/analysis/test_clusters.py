@@ -83,7 +83,7 @@ def test_the_number_of_clusters(ordered: bool, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("anchor_interp.analysis.clusters.read_state", points)
     found = pair_clusters(arbitrary_model(), SMALL, n=500, centre=False)
     assert found.n_clusters == found.counts[int(np.argmax(found.silhouettes))] == count
-    assert (found.counts[0], found.counts[-1], found.at_limit) == (2, 20, False)
+    assert (found.counts[0], found.counts[-1]) == (2, 20)
     assert found.pairs == SMALL.pairs
     if ordered:
         assert found.agreement_ordered == pytest.approx(1)
@@ -102,7 +102,7 @@ def test_logits_of_exact_models_are_constant_without_the_key(
 ) -> None:
     model = known_model(mechanism, normalization)
     found = key_mask_clusters(model, SMALL, n=10, tsne=True)
-    assert (found.n_clusters, found.counts, found.at_limit) == (1, (), False)
+    assert (found.n_clusters, found.counts) == (1, ())
     assert found.embedding is not None
     assert not found.embedding.any()
     # states that are nearly constant, or repeat, can be drawn

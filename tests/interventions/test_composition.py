@@ -89,12 +89,12 @@ def test_bad_input() -> None:
     looking_ahead.cfg.attention_dir = "bidirectional"
     with pytest.raises(ConfigError, match="attention is bidirectional"):
         virtual_anchors(looking_ahead, task)
-    with pytest.raises(ConfigError, match="no seen pair of the task follows the rule"):
+    with pytest.raises(ConfigError, match="the task has no virtual anchors"):
         virtual_anchors(model, arbitrary_task(0))
     apart = replace(task, unseen=((1, 2), (2, 1), (3, 4), (4, 3)))
     with pytest.raises(ConfigError, match="the task has no virtual anchors"):
         virtual_anchors(model, apart)
-    with pytest.raises(ConfigError, match="do other than add a number"):
+    with pytest.raises(ConfigError, match="they need three anchors that add numbers"):
         virtual_anchors(model, ai.TASKS["non-commuting"])
 
 

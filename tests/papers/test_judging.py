@@ -11,10 +11,10 @@ import pytest
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis import statistics
-from anchor_interp.analysis.comparisons import two_samples
 from anchor_interp.sweeps.effects import Estimate
 from papers import wide
 from papers.claims import CLAIMS, LEDGER, judge_ledger, section_claims
+from papers.comparisons import two_samples
 from papers.effects import Answerable, Difference, Effect, Finding, Mean, Trend
 from papers.judging import Claim, Family, Judgement, holm, judge
 from papers.page import Ledger

@@ -9,8 +9,8 @@ import pytest
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis import statistics
-from anchor_interp.analysis.comparisons import two_samples
 from papers.claims import CLAIMS, HALF_A_STEP, LEDGER, RANDOM, Alike
+from papers.comparisons import two_samples
 from papers.effects import Difference, Effect, Finding, Mean, Trend
 from papers.judging import Claim, Family, Judgement, judge
 from papers.page import make_ledger

@@ -5,6 +5,7 @@ Work that ends within two seconds reports nothing. Work inside other work has no
 
 import contextlib
 import functools
+import math
 import os
 import sys
 import time
@@ -17,6 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
+
+from anchor_interp._util.schema import checked
 
 PLAIN_SECONDS = 10.0
 """Seconds between plain lines."""
@@ -47,6 +50,12 @@ def _inside(outer: Progress) -> Iterator[None]:
         yield
     finally:
         _OUTER.reset(token)
+
+
+def deadline(max_seconds: float | None) -> float:
+    """When work that may take so many seconds has to end, by ``time.monotonic``; never if None."""
+    checked(max_seconds, float | None, "max_seconds", above=0)
+    return math.inf if max_seconds is None else time.monotonic() + max_seconds
 
 
 def silence() -> contextlib.AbstractContextManager[None]:

@@ -1,6 +1,6 @@
 """Attention in example sequences, ready to be drawn."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,9 +69,7 @@ class AttentionPatterns:
     patterns: Float[np.ndarray, "layer n head query key"]
 
 
-def attention_examples(
-    subject: Subject, *, seed: int = EVALUATION_SEED
-) -> tuple[AttentionExample, ...]:
+def attention_examples(subject: Subject) -> tuple[AttentionExample, ...]:
     """One test-key sequence of the first unseen pair and one of a seen pair of two anchors.
 
     The seen pair is the unseen one in the other order, where that was seen. Of some sequences it is
@@ -83,10 +81,11 @@ def attention_examples(
     seen = [*mirrored, *(pair for pair in task.seen if pair[0] != pair[1]), *task.seen][:1]
 
     def example(pair: Pair) -> AttentionExample:
-        drawn = draw(task, [pair], "test", _CANDIDATES, seed=seed, stream=f"evaluate/{pair}/test")
+        stream = f"evaluate/{pair}/test"
+        drawn = draw(task, [pair], "test", _CANDIDATES, seed=EVALUATION_SEED, stream=stream)
         answers = predict(model, drawn)
-        offsets, place = np.unique(answers - drawn.key.astype(int), return_inverse=True)
-        counts = np.bincount(place, minlength=len(offsets))
+        _, place = np.unique(answers - drawn.key.astype(int), return_inverse=True)
+        counts = np.bincount(place)
         shown = int((place == counts.argmax()).argmax())
         typical = drawn[shown]
         return AttentionExample(
@@ -104,19 +103,18 @@ def attention_examples(
     return tuple(map(example, (*unseen, *seen)))
 
 
-def sequence_attention(
-    model: HookedTransformer, task: Task, *, seed: int = EVALUATION_SEED
-) -> tuple[SequenceAttention, ...]:
+def sequence_attention(model: HookedTransformer, task: Task) -> tuple[SequenceAttention, ...]:
     """One short example of the first split of every role that judges a model, OOD first."""
     tested = {split.role: split.name for split in reversed(task.splits) if split.role != "train"}
     names = [tested[role] for role in ("ood", "id") if role in tested] or ["train"]
-    return tuple(_sequence(model, task, name, seed) for name in names)
+    return tuple(_sequence(model, task, name) for name in names)
 
 
-def _sequence(model: HookedTransformer, task: Task, split: str, seed: int) -> SequenceAttention:
+def _sequence(model: HookedTransformer, task: Task, split: str) -> SequenceAttention:
     """The first example that has few enough words to be read, or else the shortest of some."""
     size = find_split(task, split).size
-    drawn = draw_examples(task, split, min(_CANDIDATES, size or _CANDIDATES), seed=seed)
+    n = min(_CANDIDATES, size or _CANDIDATES)
+    drawn = draw_examples(task, split, n, seed=EVALUATION_SEED)
     short = drawn.lengths <= _FEW_WORDS
     row = int(short.argmax() if short.any() else drawn.lengths.argmin())
     tokens, mask = (part[row, : drawn.lengths[row]] for part in (drawn.tokens, drawn.mask))
@@ -163,17 +161,20 @@ def attention_patterns(
         ConfigError: no sequences, tokens, words or roles that do not fit, or weights that are not
             finite.
     """
-    rows = Subject(model, examples=sequences).rows
-    tokens = rows.cpu().numpy()
-    if not len(rows):
+    tokens = Subject(model, examples=sequences).rows.cpu().numpy()
+    if not len(tokens):
         raise ConfigError("there are no sequences; expected at least one")
+    length = tokens.shape[1]
+    if words is None:
+        words = [list(map(str, row)) for row in tokens.tolist()]
+    if roles is None:
+        starts = sequences.position.tolist() if isinstance(sequences, Sequences) else ()
+        roles = [position_roles(length, at) for at in starts] or [[""] * length] * len(tokens)
     with torch.no_grad():
         answers = last_logits(model, sequences).argmax(-1)
-    if roles is None and isinstance(sequences, Sequences):
-        roles = [position_roles(tokens.shape[1], at) for at in sequences.position.tolist()]
     return AttentionPatterns(
-        words=_texts([map(str, row) for row in rows.tolist()] if words is None else words, tokens),
-        roles=_texts([[""] * tokens.shape[1]] * len(tokens) if roles is None else roles, tokens),
+        words=_texts(words, tokens),
+        roles=_texts(roles, tokens),
         answers=answers.cpu().numpy(),
         patterns=_patterns(model, tokens),
     )
@@ -205,16 +206,13 @@ def _patterns(
     model: HookedTransformer, tokens: Inputs
 ) -> Float[np.ndarray, "layer n head query key"]:
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
-    found = activations(model, tokens, names)
-    return torch.stack([found[name] for name in names]).float().cpu().numpy()
+    patterns = activations(model, tokens, names)
+    return torch.stack([patterns[name] for name in names]).float().cpu().numpy()
 
 
-def _texts(
-    given: Iterable[Iterable[str]], tokens: Integer[np.ndarray, "n pos"]
-) -> tuple[tuple[str, ...], ...]:
-    texts = tuple(map(tuple, given))
-    if [len(row) for row in texts] != [tokens.shape[1]] * len(tokens):
+def _texts(texts: Strings, tokens: Integer[np.ndarray, "n pos"]) -> tuple[tuple[str, ...], ...]:
+    n, length = tokens.shape
+    if [len(row) for row in texts] != [length] * n:
         given = f"{len(texts)} sequences of {[*map(len, texts)][:5]} tokens"
-        expected = f"{len(tokens)} of {tokens.shape[1]}"
-        raise ConfigError(f"words or roles are given for {given}; expected {expected}")
-    return texts
+        raise ConfigError(f"words or roles are given for {given}; expected {n} of {length}")
+    return tuple(map(tuple, texts))

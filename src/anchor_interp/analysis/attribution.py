@@ -100,9 +100,9 @@ def logit_lens(model: HookedTransformer, tokens: Inputs) -> LogitLens:
     seen = activations(model, rows, list(names.values()))
     streams = torch.stack([_read(x, tokens) for x in seen.values()])  # [point, batch, d]
     read = model.ln_final(streams) if model.cfg.normalization_type in _CENTRED else streams
-    found = read @ model.unembed.W_U.to(read.dtype) + model.unembed.b_U
-    _check_sum(last_logits(model, tokens), found[-1], found)
-    return LogitLens(tuple(names), found.double().cpu().numpy())
+    logits = read @ model.unembed.W_U.to(read.dtype) + model.unembed.b_U
+    _check_sum(last_logits(model, tokens), logits[-1], logits)
+    return LogitLens(tuple(names), logits.double().cpu().numpy())
 
 
 @torch.no_grad()
@@ -121,26 +121,23 @@ def attribute_logits(
             whose logits are not the sum of these components, or weights that are not finite.
     """
     rows = Subject(model, examples=tokens).rows
-    d_vocab = model.cfg.d_vocab_out
+    n, d_vocab = len(rows), model.cfg.d_vocab_out
     if answers is None:
         both = (tokens.answers, tokens.wrong) if isinstance(tokens, Examples) else ()
-        given = [each for each in both if each is not None]
-        every = np.arange(d_vocab)[None].repeat(len(rows), 0)
-        answers = np.stack(given, 1) if given else every
+        known = [each for each in both if each is not None]
+        answers = np.stack(known, 1) if known else np.tile(np.arange(d_vocab), (n, 1))
     chosen = as_integers(answers, "answers", 2)
-    if len(chosen) != len(rows):
-        raise ConfigError(
-            f"answers has shape {chosen.shape}; expected one row for each of {len(rows)}"
-        )
+    if len(chosen) != n:
+        raise ConfigError(f"answers has shape {chosen.shape}; expected one row for each of {n}")
     check_answers(chosen, d_vocab)
     index = torch.from_numpy(chosen.astype(np.int64)).to(rows.device)
     parts = _components(model, rows, tokens)
     streams = torch.stack(list(parts.values()))
-    bias = at_least_float32(model.unembed.b_U).expand(1, len(rows), -1)
-    found = torch.cat([streams @ model.unembed.W_U.to(streams.dtype), bias])
-    found = found.gather(2, index.expand(len(found), -1, -1))  # [component, batch, answer]
-    _check_sum(last_logits(model, tokens).gather(1, index), found.sum(0), found)
-    return Attribution((*parts, "unembedding bias"), found.double().cpu().numpy())
+    bias = at_least_float32(model.unembed.b_U).expand(1, n, -1)
+    every = torch.cat([streams @ model.unembed.W_U.to(streams.dtype), bias])
+    logits = every.gather(2, index.expand(len(every), -1, -1))  # [component, batch, answer]
+    _check_sum(last_logits(model, tokens).gather(1, index), logits.sum(0), logits)
+    return Attribution((*parts, "unembedding bias"), logits.double().cpu().numpy())
 
 
 def _read(activation: Tensor, inputs: Inputs) -> Tensor:
@@ -158,8 +155,8 @@ def _components(model: HookedTransformer, rows: Tensor, inputs: Inputs) -> Parts
     names = [f"hook_{name}" for name in embeds]
     names += [f"blocks.{layer}.{kind}" for layer in range(model.cfg.n_layers) for kind in kinds]
     normed = model.cfg.normalization_type in _CENTRED  # not so with post-LayerNorm or none
-    found = activations(model, rows, names + ["ln_final.hook_scale"] * normed)
-    seen = {name: _read(activation, inputs) for name, activation in found.items()}
+    whole = activations(model, rows, names + ["ln_final.hook_scale"] * normed)
+    seen = {name: _read(activation, inputs) for name, activation in whole.items()}
     parts: Parts = {name: seen[f"hook_{name}"] for name in embeds}
     blocks: Any = model.blocks
     for layer, block in enumerate(blocks):
@@ -185,17 +182,19 @@ def _components(model: HookedTransformer, rows: Tensor, inputs: Inputs) -> Parts
 
 def _normed(parts: Parts, norm: Any, scale: Tensor, name: str, *, centred: bool = True) -> Parts:
     """The components after a LayerNorm whose scale is held fixed, with its bias as one of them."""
-    gain, found = getattr(norm, "w", 1.0), {}
-    for component, part in parts.items():
-        found[component] = (part - part.mean(-1, keepdim=True) * centred) / scale * gain
+    gain = getattr(norm, "w", 1.0)
+    normed = {
+        component: (part - part.mean(-1, keepdim=True) * centred) / scale * gain
+        for component, part in parts.items()
+    }
     if getattr(norm, "b", None) is not None:
-        found[f"{name} bias"] = norm.b.expand_as(found["embed"])
-    return found
+        normed[f"{name} bias"] = norm.b.expand_as(normed["embed"])
+    return normed
 
 
-def _check_sum(logits: Tensor, found: Tensor, parts: Tensor) -> None:
+def _check_sum(logits: Tensor, total: Tensor, parts: Tensor) -> None:
     """The model's own logits must come back, up to rounding of the largest part."""
-    off = float((found - logits).abs().max()) if logits.numel() else 0.0
+    off = float((total - logits).abs().max()) if logits.numel() else 0.0
     largest = float(parts.abs().max()) if parts.numel() else 0.0
     if not off <= torch.finfo(logits.dtype).eps ** 0.5 * max(largest, 1.0):
         more = "the model, or a hook attached to it, does more than this analysis covers"

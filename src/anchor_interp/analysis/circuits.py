@@ -7,7 +7,6 @@ the parts are is the bench's: :data:`anchor_interp.interventions.edge_ablation.P
 """
 
 import itertools
-import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.progress import reporting_one
+from anchor_interp._util.progress import deadline, reporting_one
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.analysis.attention import attention_rollout
@@ -229,8 +228,7 @@ def prune(
     """
     checked(bench, EdgeAblation, "bench")
     least = 1 - checked(tolerance, float, "tolerance", low=0, high=1)
-    checked(max_seconds, float | None, "max_seconds", above=0)
-    ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
+    ends = deadline(max_seconds)
     kept, n = bench.reachable, 1
     with reporting_one("prune", bench.n_parts, quiet=quiet) as progress:
         while n and kept.any():
@@ -272,8 +270,8 @@ def score_circuit(
     """
     checked(n_subsets, int, "n_subsets", low=0)
     generator = np.random.default_rng(checked(seed, int, "seed", low=0))
-    inside = _fitting(bench, circuit)
-    circuit = replace(circuit, edges=inside)
+    circuit = _reachable(bench, circuit)
+    inside = circuit.edges
     indices, each = single_parts(inside, circuit.parts)
     depth = indices.shape[1]  # a whole head is in or out
     shape = (n_subsets, *inside.shape[:depth], *(1,) * (4 - depth))
@@ -313,7 +311,7 @@ def compare_circuit(
     """
     checked(n_random, int, "n_random", low=1)
     generator = np.random.default_rng(checked(seed, int, "seed", low=0))
-    inside = _fitting(bench, circuit)
+    inside = _reachable(bench, circuit).edges
     in_layer = np.bincount(single_parts(inside, circuit.parts)[0][:, 0], minlength=len(inside))
     size, of_edges = int(in_layer.sum()), circuit.parts == "edges"
     by_size = rollouts(bench, (size - 1, size, size + 1, size + 2, 2 * size)) if of_edges else ()
@@ -321,8 +319,8 @@ def compare_circuit(
     if of_edges and "key" in circuit.roles and bench.model.cfg.n_layers > 1:
         length, position = len(circuit.roles), circuit.roles.index("key")
         for route in ROUTES.values():
-            found = route_circuit(bench.model, route, length=length, position=position)
-            routes.append((f"{route.name} route", bench.reachable & found.edges))
+            own = route_circuit(bench.model, route, length=length, position=position)
+            routes.append((f"{route.name} route", bench.reachable & own.edges))
     random = np.zeros((n_random, *inside.shape), np.bool_)
     indices, alone = single_parts(bench.reachable, circuit.parts)
     for drawn in random:
@@ -378,14 +376,12 @@ def _at(index: Sequence[int]) -> dict[str, int | None]:
     return dict(itertools.zip_longest(("layer", "head", "query", "key"), index))
 
 
-def _fitting(bench: EdgeAblation, circuit: Circuit) -> Bool[np.ndarray, "layer head query key"]:
-    """The circuit's edges that can reach the output."""
+def _reachable(bench: EdgeAblation, circuit: Circuit) -> Circuit:
+    """The part of a circuit that can reach the output; ConfigError if it is not the bench's."""
     checked(bench, EdgeAblation, "bench")
     checked(circuit, Circuit, "circuit")
-    fits = circuit.edges.shape == bench.reachable.shape and circuit.roles == bench.roles
-    if not fits:
+    if (circuit.edges.shape, circuit.roles) != (bench.reachable.shape, bench.roles):
         own = f"shape {circuit.edges.shape} and positions {', '.join(circuit.roles)}"
         expected = f"{bench.reachable.shape} and {', '.join(bench.roles)}"
         raise ConfigError(f"the circuit has {own}; model and sequences have {expected}")
-    inside: Bool[np.ndarray, "layer head query key"] = bench.reachable & circuit.edges
-    return inside
+    return replace(circuit, edges=bench.reachable & circuit.edges)

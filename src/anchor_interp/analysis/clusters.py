@@ -61,11 +61,6 @@ class Clusters:
     agreement_unordered: float
     embedding: Float64[np.ndarray, "n 2"] | None
 
-    @property
-    def at_limit(self) -> bool:
-        """Whether ``n_clusters`` is the smallest or largest number tried, and may lie beyond."""
-        return self.n_clusters in (*self.counts[:1], *self.counts[-1:])
-
 
 def key_mask_clusters(
     model: HookedTransformer | Subject,
@@ -76,35 +71,30 @@ def key_mask_clusters(
     pairs: Sequence[Pair] | None = None,
     n: int = 50,
     position: int = 1,
-    renormalise: bool = False,
     tsne: bool = False,
     seed: int = 0,
 ) -> Clusters:
     """Clusters of the logits, or of a state at the last position, while the key is masked.
 
     There are n sequences of each pair (2 to 10,000; by default the pairs of unequal anchors), each
-    with its own noise and a test key at ``position``. ``renormalise`` is that of
-    :func:`anchor_interp.interventions.masks.mask_edges`; ``tsne`` asks for the picture as well.
+    with its own noise and a test key at ``position``. ``tsne`` asks for the picture as well.
     Source: complexity-control paper, section V-A, figure 4A, 4C.
     """
     checked(n, int, "n", low=2, high=10_000)
-    checked(tsne, bool, "tsne")
     subject = subject_of(model, task, seed)
     model, task = subject.model, subject.anchor_task
     check_state(model, state, layer)
     unequal = tuple(pair for pair in task.pairs if pair[0] != pair[1])
     index = _pairs_to_tell_apart(task, unequal if pairs is None else pairs)
-    checked(position, int, "position", low=0, high=task.length - 4)
     at, test = task.cells("test")
-    test = test[at == position]
-    if not len(test):
-        raise ConfigError(f"position {position} has no test key; choose one of {sorted(set(at))}")
+    known = sorted(set(at[at <= task.length - 4].tolist()))
+    if position not in known:
+        raise ConfigError(f"position {position} has no test key; choose one of {known}")
     total = len(index) * n
-    factors = Factors.draw(task, total, subject.seed, "key-mask", keys=test)
+    factors = Factors.draw(task, total, subject.seed, "key-mask", keys=test[at == position])
     pair, where = np.tile(index, n), np.full(total, position)
     sequences = dataclasses.replace(factors, pair=pair, position=where).sequences(task)
-    mask = mask_key_token(model, sequences, renormalise=renormalise)
-    points = read_masked(model, state, layer, sequences, mask)
+    points = read_masked(model, state, layer, sequences, mask_key_token(model, sequences))
     return _clusters(subject, state_name(state, layer), sequences, points, tsne=tsne)
 
 
@@ -130,8 +120,6 @@ def pair_clusters(
     10,000 points. Source: NeurIPS paper, section 5.1, figure 3b.
     """
     checked(n, int, "n", low=500, high=10_000)
-    checked(centre, bool, "centre")
-    checked(tsne, bool, "tsne")
     subject = subject_of(model, task, seed)
     check_state(subject.model, state, layer)
     task = subject.anchor_task

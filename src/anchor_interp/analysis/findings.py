@@ -98,13 +98,6 @@ def _answers(run: Run) -> tuple[AnswerMap | None, Mapping[int, AnswerMap]]:
     return answer_map(run), along
 
 
-def _attention(run: Run) -> tuple[AttentionExample, ...]:
-    """Examples of pairs of anchors; none of a task without them."""
-    if run.config.task.anchored is None:
-        return ()
-    return attention_examples(Subject.of_run(run))
-
-
 def gather(paths: Sequence[str | Path]) -> list[Findings]:
     """Measure runs. A run is named after its folder, or its path if two folders share a name.
 
@@ -143,7 +136,7 @@ def _findings(path: Path, name: str) -> Findings:
         decision=decide(evaluation),
         answers=answers,
         answers_along=along,
-        attention=_attention(run),
+        attention=() if config.task.anchored is None else attention_examples(Subject.of_run(run)),
         plane=_plane(run),
         own_figures=() if config.task.network is None else config.task.network.figures(run),
         complexity=complexity(run.model),

@@ -8,7 +8,6 @@ sequence, no state put together from its anchors and no target (:func:`seen_pair
 
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
@@ -18,7 +17,7 @@ from typing import Any, get_args
 import numpy as np
 
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp._util.progress import reporting_one
+from anchor_interp._util.progress import deadline, reporting_one
 from anchor_interp._util.schema import checked, to_dict
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS, Fingerprint, kept_fingerprint
@@ -111,8 +110,7 @@ def fingerprint_of(
     subject: Subject, *, max_seconds: float | None = None, quiet: bool = False
 ) -> Fingerprint:
     """:func:`fingerprint_model` of a subject."""
-    checked(max_seconds, float | None, "max_seconds", above=0)
-    ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
+    ends = deadline(max_seconds)
     model, seed, trained_on = subject.model, subject.seed, subject.trained_on
     numbers: Part = dict.fromkeys(NUMBERS)
     if trained_on is not None:
@@ -150,12 +148,12 @@ def keep_fingerprint(run: Run) -> Fingerprint:
     if run.path is None:
         raise StoreError(f"{run.name} has no run folder to keep a fingerprint in")
     last = run.at(run.steps[-1])
-    found = kept_fingerprint(run.path, run_id(run.config), last.step)
-    if found is not None:
-        return found
-    found = fingerprint(last)
-    measurements.keep(last, FINGERPRINT, to_dict(found))
-    return found
+    kept = kept_fingerprint(run.path, run_id(run.config), last.step)
+    if kept is not None:
+        return kept
+    measured_now = fingerprint(last)
+    measurements.keep(last, FINGERPRINT, to_dict(measured_now))
+    return measured_now
 
 
 @contextlib.contextmanager
@@ -270,9 +268,9 @@ def _blocks(subject: Subject) -> Part:
 
 
 def _virtual(subject: Subject) -> Part:
-    found = virtual_anchors(subject)
-    margin = mean_margin(found.rules[np.isfinite(found.rules)])
-    return {"virtual_rule": found.rule, "virtual_rule_margin": margin}
+    anchors = virtual_anchors(subject)
+    margin = mean_margin(anchors.rules[np.isfinite(anchors.rules)])
+    return {"virtual_rule": anchors.rule, "virtual_rule_margin": margin}
 
 
 def _exceptions(subject: Subject) -> Part:
@@ -298,8 +296,8 @@ def _of_weights(model: HookedTransformer, initial: HookedTransformer | None) -> 
     if initial is None:
         return numbers
     start = measured(stable_rank, first_query_matrix(initial))
-    found = [entry.distance for entry in complexity(model, initial).matrices]
-    distances = [distance for distance in found if distance is not None]
+    matrices = complexity(model, initial).matrices
+    distances = [entry.distance for entry in matrices if entry.distance is not None]
     return numbers | {
         "rank_share": rank / start if rank is not None and start else None,
         "distance": float(np.mean(distances)) if distances else None,
@@ -307,10 +305,10 @@ def _of_weights(model: HookedTransformer, initial: HookedTransformer | None) -> 
 
 
 def _of_embedding(model: HookedTransformer, task: AnchorTask, seed: int) -> Part:
-    found = embedding_structure(key_embeddings(model, task), seed=seed)
-    steps = found.steps
+    structure = embedding_structure(key_embeddings(model, task), seed=seed)
+    steps = structure.steps
     return {
-        "embedding_dimension": found.dimension / found.gaussian_dimension,
+        "embedding_dimension": structure.dimension / structure.gaussian_dimension,
         "embedding_smooth": steps.smooth_share,
         "embedding_steps": None
         if steps.z is None

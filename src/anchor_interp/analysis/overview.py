@@ -3,7 +3,6 @@
 :func:`anchor_interp.pages.analysis_page.write_analysis` draws the result.
 """
 
-import math
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -15,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.progress import Progress, reporting_one
-from anchor_interp._util.schema import checked
+from anchor_interp._util.progress import Progress, deadline, reporting_one
 from anchor_interp.analysis.attention import (
     attention_examples,
     examples_attention,
@@ -177,8 +175,7 @@ def _behaviour(
 
 def _analyze(subject: Subject, name: str, max_seconds: float | None, quiet: bool) -> Analysis:
     """Everything but the behaviour."""
-    checked(max_seconds, float | None, "max_seconds", above=0)
-    ends = math.inf if max_seconds is None else time.monotonic() + max_seconds
+    ends = deadline(max_seconds)
     mechanism = on_examples = None
     left_out = ["everything but the complexity: the model has no anchor task and no examples"]
     examples = subject.examples if isinstance(subject.examples, Examples) else None

@@ -20,7 +20,7 @@ from anchor_interp.interventions.edge_ablation import EdgeAblation, Parts
 from anchor_interp.interventions.interchange import InterchangeResult, interchange
 from anchor_interp.interventions.metrics import logit_difference
 from anchor_interp.interventions.patching import PatchResult, patch
-from anchor_interp.interventions.sites import Activation, Position, Site, site_grid
+from anchor_interp.interventions.sites import PLACES, Activation, Position, Site, site_grid
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
 from anchor_interp.models.transformer import HookedTransformer
@@ -71,10 +71,14 @@ def patched(subject: Subject, contrast: Perturbation) -> Patched:
     """Patching of the streams, sublayers, values and heads at every place."""
     model = subject.model
     pairs = contrast_pairs(subject.anchor_task, contrast, 200, seed=subject.seed)
-    sites = site_grid(model, [at for at in _PATCHED if at != "mlp_out" or not model.cfg.attn_only])
-    result = patch(model, *pairs, sites, logit_difference(*pairs))
+    result = patch(model, *pairs, _sites(model), logit_difference(*pairs))
     result.recovery()  # refuses contrasts that the model does not tell apart
     return Patched(contrast, result)
+
+
+def _sites(model: HookedTransformer, positions: tuple[Position, ...] = PLACES) -> tuple[Site, ...]:
+    names = [name for name in _PATCHED if name != "mlp_out" or not model.cfg.attn_only]
+    return site_grid(model, names, positions=positions)
 
 
 def interchanges(subject: Subject) -> tuple[InterchangeResult, ...]:
@@ -144,8 +148,7 @@ def patched_examples(model: HookedTransformer, twins: Twins) -> tuple[PatchResul
     places += ("noise",) * (length > len(places))
     short = length <= _SHORT and all(each.inside[:, :length].all() for each in (clean, corrupted))
     positions = tuple(range(length)) if short and not clean.places else places
-    names = [name for name in _PATCHED if name != "mlp_out" or not model.cfg.attn_only]
-    sites, metric = site_grid(model, names, positions=positions), logit_difference(*answers.T)
+    sites, metric = _sites(model, positions), logit_difference(*answers.T)
     result = patch(model, clean, corrupted, sites, metric)
     estimate = attribution_patch(model, clean, corrupted, sites, metric, steps=8)
     return result, rank_correlation(estimate, result)

@@ -155,15 +155,12 @@ def route_scores(
             depend on a token.
     """
     checked(n, int, "n", low=1)
-    checked(seen_only, bool, "seen_only")
     subject = subject_of(model, task, seed)
     model, task, seed = subject.model, subject.anchor_task, subject.seed
     route_layers(model, ROUTES["symmetric"])  # refuses a single layer
     if task.length < 4 or len(task.anchors) < 2:
-        raise ConfigError(
-            f"the task has {len(task.anchors)} anchors and length {task.length}; expected at least "
-            "2 anchors and 4 tokens, so that one token follows the second anchor"
-        )
+        has = f"{len(task.anchors)} anchors and length {task.length}"
+        raise ConfigError(f"the task has {has}; expected at least 2 anchors and 4 tokens")
     clean = drawn_sequences(task, lambda s: s.position < task.length - 3, n, seed, task.seen, "all")
     exchanged: dict[Place, np.ndarray] = {
         "key": replace_keys(task, clean, seed=seed),
@@ -196,10 +193,8 @@ def _legs(
     answer, other = original.argmax(-1), exchanged.argmax(-1)
     (used,) = torch.nonzero(answer != other, as_tuple=True)
     if len(used) < LEAST_CHANGE * len(rows):
-        raise ConfigError(
-            f"{len(used)} of {len(rows)} answers change with the {source} token: they hardly "
-            "depend on it, so its effect has no shares; use another model"
-        )
+        change = f"{len(used)} of {len(rows)} answers change with the {source} token"
+        raise ConfigError(f"{change}: they hardly depend on it, so its effect has no shares")
 
     def difference(logits: Tensor, row: Tensor) -> Tensor:
         return logits.gather(1, answer[row, None]) - logits.gather(1, other[row, None])

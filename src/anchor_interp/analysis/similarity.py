@@ -88,7 +88,6 @@ def value_similarity(
     :data:`PAPER_KEYS` by default (or the middle eleven); the contrast takes all keys.
     """
     checked(state, Literal["V", "OV"], "state")
-    _check_contexts(n_contexts)
     subject = subject_of(model, task, seed)
     check_state(subject.model, state, layer)
     task = subject.anchor_task
@@ -116,7 +115,6 @@ def answer_similarity(
     spaced). The items shown have the given keys, as in :func:`value_similarity`, and the given
     pairs out of these, :data:`PAPER_PAIRS` by default (or the first four).
     """
-    _check_contexts(n_contexts)
     subject = subject_of(model, task, seed)
     check_state(subject.model, "X_ao", layer)
     task = subject.anchor_task
@@ -146,7 +144,6 @@ def block_similarity(
     layer: int = 1,
     values: Sequence[int] | None = None,
     n_contexts: int | None = None,
-    renormalise: bool = False,
     seed: int = 0,
 ) -> Similarity:
     """Similarity of the logits, or of a state at the last position, under a second-anchor mask.
@@ -156,17 +153,15 @@ def block_similarity(
     have the given values, block by block, :data:`PAPER_VALUES` by default (or the middle ten that
     every anchor reaches); the contrast takes all keys. Without ``n_contexts`` the context is the
     released code's one sequence, (35, 63, x, a1, 2, 38, 42, 36, 62), or 8 are drawn on a task
-    without it. ``renormalise`` is that of :func:`anchor_interp.interventions.masks.mask_edges`.
+    without it.
     """
-    if n_contexts is not None:
-        _check_contexts(n_contexts)
     subject = subject_of(model, task, seed)
     task = subject.anchor_task
     check_state(subject.model, state, layer)
     groups, table = _single_anchors(task)
     contexts = _probe(task) if n_contexts is None else None
     if contexts is None:
-        contexts = _contexts(subject, n_contexts or 8, maskable=True)
+        contexts = _contexts(subject, 8 if n_contexts is None else n_contexts, maskable=True)
     reached = sorted(set.intersection(*(set(row.tolist()) for row in table)))
     if values is None:
         inside = set(PAPER_VALUES) <= set(reached)
@@ -177,18 +172,15 @@ def block_similarity(
         raise ConfigError(f"no key has g(x; a) in {shown(list(values))}; choose among {reached}")
 
     def read(sequences: Sequences) -> Floats:
-        mask = mask_second_anchor(subject.model, sequences, renormalise=renormalise)
+        mask = mask_second_anchor(subject.model, sequences)
         return read_masked(subject.model, state, layer, sequences, mask)
 
     name = state_name(state, layer)
     return _similarity(subject, contexts, groups, table, items, read, name)
 
 
-def _check_contexts(n: int) -> None:
-    checked(n, int, "n_contexts", low=1, high=1_000)
-
-
 def _contexts(subject: Subject, n: int, *, maskable: bool = False) -> Factors:
+    checked(n, int, "n_contexts", low=1, high=1_000)
     task = subject.anchor_task
     # second anchors that were seen after every first one, if there are any
     second = [b for b in task.tokens if all((a, b) in task.seen for a in task.tokens)]

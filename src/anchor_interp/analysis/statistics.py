@@ -20,6 +20,7 @@ from anchor_interp._util.schema import checked, shown
 
 DRAWN = 9_999  # relabellings, where there are too many to try all
 CONFIDENCE = 0.95
+POWER = 0.8
 Floats = npt.NDArray[np.float64]
 
 

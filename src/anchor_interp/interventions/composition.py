@@ -64,9 +64,8 @@ def virtual_anchors(
         n: keys and noises, at most 10,000. All virtual pairs have the same.
 
     Raises:
-        ConfigError: fewer than three anchors, anchors that do other than add a number, or no anchor
-            that follows the rule with all others; n out of range; a model that is too small for the
-            task or not causal.
+        ConfigError: a task without virtual anchors; n out of range; a model that is too small for
+            the task or not causal.
     """
     checked(n, int, "n", low=1, high=10_000)
     subject = subject_of(model, task, seed)
@@ -90,7 +89,7 @@ def virtual_anchors(
         shares[hook] = np.divide(sums, counts, out=np.full(n, np.nan), where=counts > 0)
     if not counts.any():
         raise ConfigError("no virtual anchor's answer lies in the range of the task's targets")
-    return max((VirtualAnchors(*of) for of in shares.items()), key=lambda found: found.rule)
+    return max((VirtualAnchors(*each) for each in shares.items()), key=lambda best: best.rule)
 
 
 def _virtual_pairs(task: AnchorTask, known: Sequence[Pair]) -> list[tuple[Signs, int]]:
@@ -98,17 +97,20 @@ def _virtual_pairs(task: AnchorTask, known: Sequence[Pair]) -> list[tuple[Signs,
 
     Beside each stands what it adds to the key, which no pair of the task adds.
     """
-    adds = _added(task)
-    if not known or not adds:
-        raise ConfigError(
-            "no seen pair of the task follows the rule, or its anchors do other than add a number: "
-            "nothing can be composed"
-        )
-    anchors = task.tokens
+    functions = {token: task.function(token) for token in task.tokens}
+    adds = {
+        token: function.add
+        for token, function in functions.items()
+        if isinstance(function, Affine) and function == Affine(function.add)
+    }
+    anchors = task.tokens if len(adds) == len(functions) else ()
     virtual = [
         (a, c, d) for d in anchors for a, c in itertools.combinations(anchors, 2) if d not in (a, c)
     ]
     beside = [b for b in anchors if all({(a, b), (b, a)} <= set(known) for a in anchors)]
+    if not virtual or not beside:
+        needed = "three anchors that add numbers, and one that follows the rule with each of them"
+        raise ConfigError(f"the task has no virtual anchors: they need {needed} in both orders")
     taken = {adds[a] + adds[b] for a, b in (*known, *task.unseen)}
     for pair in task.seen:  # an exception adds another number
         differences = np.unique(task.target(pair, task.keys) - task.keys)
@@ -119,17 +121,7 @@ def _virtual_pairs(task: AnchorTask, known: Sequence[Pair]) -> list[tuple[Signs,
         if total not in taken:
             pairs.append(({(a, b): 1, (c, b): 1, (d, b): -1}, total))
             pairs.append(({(b, a): 1, (b, c): 1, (b, d): -1}, total))
-    if not pairs:
-        needed = "three anchors, and one that follows the rule with each anchor in both orders"
-        raise ConfigError(f"the task has no virtual anchors: they need {needed}")
     return pairs
-
-
-def _added(task: AnchorTask) -> dict[int, int]:
-    """What each anchor adds to the key; empty if one does anything else."""
-    of = {token: task.function(token) for token in task.tokens}
-    plain = {t: g.add for t, g in of.items() if isinstance(g, Affine) and g == Affine(g.add)}
-    return plain if len(plain) == len(of) else {}
 
 
 class _States:
@@ -145,22 +137,16 @@ class _States:
         position = drawn("position", n, task.length - 2)
         noise = task.keys[drawn("noise", n * task.length, len(task.keys))].reshape(n, -1)
         self._model = model
+        layers = [f"blocks.{layer}.hook_resid_" for layer in range(model.cfg.n_layers)]
         kinds = ("post",) if model.cfg.attn_only else ("mid", "post")
-        self.hooks = [
-            "blocks.0.hook_resid_pre",
-            *(
-                f"blocks.{at}.hook_resid_{kind}"
-                for at in range(model.cfg.n_layers)
-                for kind in kinds
-            ),
-        ]
-        rows = {}
+        self.hooks = [f"{layers[0]}pre", *(layer + kind for layer in layers for kind in kinds)]
+        self._states = {}
         for pair in known:
             index = np.full(n, task.pairs.index(pair))
-            rows[pair] = token_rows(model, assemble(task, noise, index, self.keys, position).tokens)
-        self._states = {pair: activations(model, of, self.hooks) for pair, of in rows.items()}
+            rows = token_rows(model, assemble(task, noise, index, self.keys, position).tokens)
+            self._states[pair] = activations(model, rows, self.hooks)
         # any known pair can be run: in a causal model all that depends on it is replaced
-        self._rows = rows[known[0]]
+        self._rows = rows
         replaced = torch.from_numpy(np.arange(task.length) > position[:, None])
         self._mask = replaced.to(self._rows.device)[:, :, None]
 

@@ -205,8 +205,6 @@ class EdgeAblation(Readable):
         n = len(self.tokens)
         each = np.arange(n)
         if self.ablation == "zero":
-            if references is not None:
-                raise ConfigError("zero ablation takes no references; choose mean or resample")
             return None, (each, each)
         if references is None:
             if n < 2:

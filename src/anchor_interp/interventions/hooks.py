@@ -59,10 +59,9 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
         def hook(activation: Tensor, **_: Any) -> Tensor:  # TransformerLens names the hook point
             fired.add(name)
             edited: Any = edit(activation)
-            if not isinstance(edited, Tensor) or _kind(edited) != _kind(activation):
-                returned = _kind(edited) if isinstance(edited, Tensor) else shown(edited)
-                expected = f"expected {_kind(activation)}, as its input"
-                raise HookError(f"the edit of {name} returned {returned}; {expected}")
+            returned, expected = _kind(edited), _kind(activation)
+            if returned != expected:
+                raise HookError(f"the edit of {name} returned {returned}; expected {expected}")
             if deaf and edited is not activation and _is_pattern(name):
                 without = f"an edit of {name} has no effect in this TransformerBridge"
                 raise HookError(f"{without}; edit hook_z, or take a HookedTransformer")
@@ -142,7 +141,6 @@ def activations(
         HookError: the model does not have a hook, or a hook does not fire.
         ConfigError: ``tokens`` are not sequences or token indices of the model.
     """
-    names = list(names)
     rows = token_rows(model, tokens)
     if batch is None:
         batch = min(4096, max(1, _LOGITS // (rows.shape[1] * model.cfg.d_vocab_out)))
@@ -194,5 +192,7 @@ def check_hooks(model: HookedTransformer, names: Sequence[str]) -> None:
             raise HookError(f"{name} fires only with model.cfg.{gate}; set it first")
 
 
-def _kind(tensor: Tensor) -> str:
-    return f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}"
+def _kind(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return shown(value)
+    return f"{tuple(value.shape)} {value.dtype} on {value.device}"

@@ -29,7 +29,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError, DivergedError
-from anchor_interp._util.progress import reporting_one
+from anchor_interp._util.progress import deadline, reporting_one
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
@@ -198,8 +198,7 @@ def learn_subspace(
     """
     checked(steps, int, "steps", low=1)
     checked(lr, float, "lr", above=0)
-    checked(max_seconds, float | None, "max_seconds", above=0)
-    began = time.monotonic()
+    ends = deadline(max_seconds)
     exchange = _Exchange(Subject(model), pairs, site, batch_size)
     check_differentiable(model)
     start = random_subspace(exchange.width, dimensions, seed=seed)
@@ -218,7 +217,7 @@ def learn_subspace(
             (weights.grad,) = torch.autograd.grad(loss, [weights])
             optimizer.step()
             progress.update(step + 1, {"loss": losses[step]})
-            if max_seconds is not None and time.monotonic() - began >= max_seconds:
+            if time.monotonic() >= ends:
                 break
     basis = torch.linalg.qr(weights.detach().double())[0].cpu().numpy()
     return Subspace(basis, losses[: step + 1], finished=step + 1 == steps)

@@ -148,8 +148,7 @@ def token_edges(
     marked = isinstance(positions, np.ndarray) and positions.dtype == np.bool_
     hidden = positions if marked else position_mask(examples, positions)
     if hidden.shape != examples.tokens.shape:
-        expected = f"expected {examples.tokens.shape}, as of the tokens"
-        raise ConfigError(f"positions has shape {hidden.shape}; {expected}")
+        raise ConfigError(f"positions is {hidden.shape}; expected {examples.tokens.shape}")
     read = position_mask(examples, "last")
     bare = (hidden & read).any(1)
     if bare.any():

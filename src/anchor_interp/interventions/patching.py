@@ -12,7 +12,7 @@ What is measured is a metric of the logits where each example is answered
 (:mod:`anchor_interp.interventions.metrics`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
-from anchor_interp._util.schema import checked, shown
+from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.metrics import Metric, measure
 from anchor_interp.interventions.passes import Replacement, replaced_run
@@ -117,10 +117,10 @@ class PatchResult(Readable):
         shares: Float[np.ndarray, " site"] = (patched - corrupted) / (clean - corrupted)
         return shares
 
-    def interval(self, *, draws: int = 1000, seed: int = 0) -> Float[np.ndarray, "2 site"]:
-        """The 2.5 % and 97.5 % points of :meth:`recovery` over bootstrap draws of the examples."""
+    def interval(self, *, seed: int = 0) -> Float[np.ndarray, "2 site"]:
+        """The 2.5 % and 97.5 % points of :meth:`recovery` over 1,000 bootstrap draws."""
         n = int(self._measured.sum())
-        weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws) / n
+        weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), 1000) / n
         runs = (self.values, self.clean, self.corrupted)
         patched, clean, corrupted = (x[..., self._measured] @ weights.T for x in runs)
         shares = (patched - corrupted) / (clean - corrupted)
@@ -300,12 +300,9 @@ def make_twins(
     checked(direction, Direction, "direction")
     checked(batch_size, int, "batch_size", low=1)
     rows = [finite_rows(model, x) for x in (clean, corrupted)]
-    if not callable(metric):
-        raise ConfigError(f"metric is {shown(metric)}; expected logit_difference(clean, corrupted)")
+    checked(metric, Callable, "metric")
     inputs = as_examples(clean), as_examples(corrupted)
     check_aligned(clean=inputs[0], corrupted=inputs[1])
-    if torch.equal(*rows):
-        raise ConfigError(f"clean and corrupted have the same tokens in all {len(clean)} sequences")
     base = direction == "denoise"  # which of the two is patched
     at = answer_positions(model, inputs[0])
     return Twins(model, inputs[base], rows[base], rows[not base], at, metric, direction, batch_size)

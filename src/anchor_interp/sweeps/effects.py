@@ -20,8 +20,7 @@ from scipy.stats import norm, rankdata, t
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis import statistics
-from anchor_interp.analysis.comparisons import POWER
-from anchor_interp.analysis.statistics import Floats, permutation_p, student_quantile
+from anchor_interp.analysis.statistics import POWER, Floats, permutation_p, student_quantile
 from anchor_interp.sweeps.settings import TableRow, Value, label, listed, word
 from anchor_interp.sweeps.table import read_table
 from anchor_interp.sweeps.where import check_column, rows_where

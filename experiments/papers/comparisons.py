@@ -19,6 +19,7 @@ from scipy.stats import permutation_test, t
 from anchor_interp._util.schema import checked
 from anchor_interp.analysis.statistics import (
     DRAWN,
+    POWER,
     Floats,
     finite_sample,
     permutation_p,
@@ -26,7 +27,6 @@ from anchor_interp.analysis.statistics import (
     student_quantile,
 )
 
-POWER = 0.8
 EXACT_UP_TO = 200_000  # relabellings: 17 runs against zero, ten runs against ten
 
 

@@ -11,8 +11,8 @@ import pytest
 from scipy.stats import hypergeom, ttest_1samp, ttest_ind
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.comparisons import against_zero, two_samples
 from anchor_interp.analysis.statistics import DRAWN
+from papers.comparisons import against_zero, two_samples
 
 
 def test_a_sign_flip_test_enumerates_all_signs() -> None:
