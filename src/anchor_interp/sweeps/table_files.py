@@ -4,16 +4,15 @@ Arrow reads and writes the values; :mod:`anchor_interp.sweeps.columns` says whic
 Arrow gets no threads: one that is alive at exit can abort the process (apache/arrow#34314).
 """
 
-import contextlib
 import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from anchor_interp._util.schema import shown
-from anchor_interp.sweeps.columns import ADDED, COLUMNS, NUMERIC, Kind, columns_of, with_own
-from anchor_interp.sweeps.settings import OWN, TableRow
+from anchor_interp._util.errors import StoreError, raising
+from anchor_interp.sweeps.columns import ADDED, COLUMNS, Kind, columns_of, with_own
+from anchor_interp.sweeps.settings import TableRow
 
 if TYPE_CHECKING:
     import pyarrow
@@ -39,7 +38,7 @@ def from_csv(text: str) -> list[TableRow]:
     """Read the rows of :func:`to_csv`; a column that an older table lacks is empty.
 
     Raises:
-        ValueError: the table lacks a column, or a field does not fit its column.
+        ValueError, LookupError: the table lacks a column, or a field does not fit its column.
     """
     return _rows(_with_added(read_csv(text, COLUMNS)))
 
@@ -47,8 +46,7 @@ def from_csv(text: str) -> list[TableRow]:
 def read_csv(text: str, kinds: Mapping[str, Kind]) -> "pyarrow.Table":
     """The columns of a CSV file, in which an empty field is null.
 
-    A column that ``kinds`` does not name holds integers, numbers or truths if all its fields can be
-    read as such, else texts.
+    Arrow infers what a column holds that ``kinds`` does not name.
 
     Raises:
         ValueError: a line is too long or too short, or a field does not fit its column.
@@ -56,38 +54,15 @@ def read_csv(text: str, kinds: Mapping[str, Kind]) -> "pyarrow.Table":
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    names = next(csv.reader(io.StringIO(text)), [])
     data = text.encode()
-    table = arrow_csv.read_csv(
+    return arrow_csv.read_csv(
         pa.BufferReader(data),
         arrow_csv.ReadOptions(use_threads=False, block_size=len(data) + 1),
         arrow_csv.ParseOptions(newlines_in_values=True),
         arrow_csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()),
-            null_values=[""],
-            strings_can_be_null=True,
+            column_types=dict(kinds), null_values=[""], strings_can_be_null=True
         ),
     )
-    columns = [
-        _fitting(name, texts, kinds.get(name))
-        for name, texts in zip(table.column_names, table.columns, strict=True)
-    ]
-    return pa.table(columns, names=table.column_names)
-
-
-def _fitting(name: str, texts: "pyarrow.ChunkedArray", kind: Kind | None) -> "pyarrow.ChunkedArray":
-    """A CSV column as values of its kind, or of the first kind that can hold all of them."""
-    import pyarrow as pa
-
-    if kind is not None:
-        try:
-            return texts.cast(kind)
-        except pa.ArrowInvalid as error:
-            raise ValueError(f"{name} holds no {kind}: {error}") from error
-    for each in ("int64", "double", "bool"):
-        with contextlib.suppress(pa.ArrowInvalid):
-            return texts.cast(each)
-    return texts
 
 
 def to_parquet(rows: Sequence[TableRow], *, spec: str = "") -> bytes:
@@ -106,16 +81,15 @@ def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[TableRow], s
     """Read the rows and the digest of :func:`to_parquet`; ``older`` adds columns lacking in them.
 
     Raises:
-        ValueError: the data is damaged or not a table, has another schema or lacks a column.
+        ValueError, LookupError: the data is damaged or not a table, has another schema or lacks a
+            column.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
+    with raising(ValueError, "", of=(pa.ArrowException, OSError, TypeError)):
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         table = file.read(use_threads=False)
-    except (pa.ArrowException, OSError, TypeError) as error:
-        raise ValueError(str(error)) from error
     about = table.schema.metadata or {}
     if about.get(b"schema") != str(SCHEMA).encode():
         raise ValueError(f"schema {about.get(b'schema')!r:.40}, this version reads {SCHEMA}")
@@ -136,20 +110,10 @@ def _rows(table: "pyarrow.Table") -> list[TableRow]:
     """The rows of a table that was read, with its columns in order."""
     import pyarrow as pa
 
-    names = table.column_names
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"the column {shown(repeated[0])} occurs twice")
-    if lacking := sorted(COLUMNS.keys() - set(names)):
-        raise ValueError(f"it lacks the column {shown(lacking[0])}")
     kinds: dict[Any, Kind] = {pa.type_for_alias(kind): kind for kind in get_args(Kind)}
     own = {f.name: kinds.get(f.type, "string") for f in table.schema if f.name not in COLUMNS}
-    if odd := [n for n, kind in own.items() if not n.startswith(OWN) and kind not in NUMERIC]:
-        raise ValueError(f"the column {shown(odd[0])} holds no numbers, as a user's measure does")
     schema = _schema(with_own(own))
-    table = table.select(schema.names)
-    if not table.schema.equals(schema):
-        raise ValueError("its columns hold values of other types")
-    rows: list[TableRow] = table.to_pylist()
+    rows: list[TableRow] = table.select(schema.names).cast(schema).to_pylist()
     return rows
 
 
