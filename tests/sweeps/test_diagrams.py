@@ -29,7 +29,7 @@ from anchor_interp.sweeps.cells import STATE_MARKS, Cell
 from anchor_interp.sweeps.diagrams import Band, Diagrams, phase_diagrams, summary
 from anchor_interp.sweeps.effects import Effect, Estimate, effect
 from anchor_interp.sweeps.settings import TableRow
-from anchor_interp.sweeps.where import read_where
+from anchor_interp.sweeps.typed import named_values
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{ 7*7 }}"
 
@@ -271,14 +271,14 @@ def test_settings_that_move_together_make_one_axis() -> None:
 
 def test_where_keeps_rows_and_reports_them() -> None:
     rows = grid(done, gamma=(0.3, 0.4), lr=(0.001, 0.002), seeds=2)
-    found = phase_diagrams(rows, where=read_where(["lr=0.001"]))
+    found = phase_diagrams(rows, where=named_values(["lr=0.001"]))
     assert found.where == {"lr": (0.001,)}
     assert (found.left_out, len(found.runs)) == (4, 4)
     for twice in (["lr=1", "lr=2"], ["lr=1,"]):
         with pytest.raises(ConfigError, match=r"(is given twice|empty value).* lr=VALUE,VALUE"):
-            read_where(twice)
-    assert read_where(["a=1,2.5", "b=true", "c=null", "task=custom", "d = x y "]) == {
-        "a": (1, 2.5), "b": (True,), "c": (None,), "task": ("custom",), "d": ("x y",),
+            named_values(twice)
+    assert named_values(["a=1,2.5", "b=true", "c=null", "task=custom", "d = x y "]) == {
+        "a": [1, 2.5], "b": [True], "c": [None], "task": ["custom"], "d": ["x y"],
     }  # fmt: skip
 
 
@@ -312,7 +312,7 @@ def test_errors_name_the_problem(rows: list[TableRow], options: dict[str, Any], 
 @pytest.mark.parametrize("text", ["gamma", "=1", "gamma=", ""])
 def test_invalid_condition(text: str) -> None:
     with pytest.raises(ConfigError, match=r"is not NAME=VALUE; expected one like lr"):
-        read_where([text])
+        named_values([text])
 
 
 def test_given_axis_where_nothing_varies() -> None:

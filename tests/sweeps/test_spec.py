@@ -74,7 +74,7 @@ def test_config_path_is_relative_to_the_sweep_file(tmp_path: Path) -> None:
         ({"grids": [{"axis": {}}]}, "did you mean 'axes'?"),
         ({"grids": [{}], "schema": 2}, "schema is 2"),
         ({"grids": {}}, "grids is {}; expected"),
-        ({"grids": []}, "the number of grids is 0"),
+        ({"grids": []}, "the number of runs is 0"),
         ({"axes": {"gama": [1]}}, "did you mean 'gamma'?"),
         ({"axes": {"gamma": 3}}, "axes.gamma is 3; expected a list"),
         ({"axes": {"gamma": []}}, "axes.gamma is []; expected a list"),

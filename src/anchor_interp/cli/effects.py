@@ -32,12 +32,12 @@ def effect(
         cluster: Columns, such as seed, whose runs of one setting count as one.
     """
     from anchor_interp.sweeps import effects
-    from anchor_interp.sweeps.where import read_where
+    from anchor_interp.sweeps.typed import named_values
 
     answer = effects.effect(
         runs, of=of, on=on, within=_names(within), least=least, cluster=_names(cluster),
-        between=None if between is None else read_where([f"between={between}"])["between"],
-        where=read_where(where),
+        between=None if between is None else named_values([f"between={between}"])["between"],
+        where=named_values(where),
     )  # fmt: skip
     lines = [str(answer), *(f"{at}: {part.sentence}" for at, part in answer.strata.items())]
     output.show(to_dict(answer), *lines)

@@ -191,10 +191,10 @@ def diagram(
     """
     from anchor_interp.pages.diagram_page import write_diagrams
     from anchor_interp.sweeps.table import read_table
-    from anchor_interp.sweeps.where import read_where
+    from anchor_interp.sweeps.typed import named_values
 
     rows, name = read_table(sweep), sweep.resolve().name
-    choices = {"x": x, "y": y, "where": read_where(where), "best_over": best_over or ()}
+    choices = {"x": x, "y": y, "where": named_values(where), "best_over": best_over or ()}
     page, numbers, table, *figures = write_diagrams(
         rows, out, name=name, maps=maps, runs=sweep / "runs", **choices
     )

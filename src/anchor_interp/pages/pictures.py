@@ -106,14 +106,14 @@ def _inside(m: "MechanismAnalysis") -> Iterator[Picture]:
         yield Picture(name, mechanism_figures.cluster_map(clusters))
 
 
-def _on_examples(found: "ExamplesAnalysis") -> Iterator[Picture]:
-    if found.patches is not None:
-        yield Picture("patching", mechanism_figures.patch_map(found.patches))
-    if found.comparison is not None:
-        yield Picture("circuit", mechanism_figures.circuit_baselines(found.comparison))
-    if found.flow is not None:
-        circuit = None if found.circuit is None or found.circuit.parts != "edges" else found.circuit
-        yield Picture("flow", mechanism_figures.information_flow(found.flow, circuit))
+def _on_examples(e: "ExamplesAnalysis") -> Iterator[Picture]:
+    if e.patches is not None:
+        yield Picture("patching", mechanism_figures.patch_map(e.patches))
+    if e.comparison is not None:
+        yield Picture("circuit", mechanism_figures.circuit_baselines(e.comparison))
+    if e.flow is not None:
+        circuit = e.circuit if e.circuit is not None and e.circuit.parts == "edges" else None
+        yield Picture("flow", mechanism_figures.information_flow(e.flow, circuit))
 
 
 def _state(name: str) -> str:

@@ -15,14 +15,9 @@ from pathlib import Path
 import torch
 
 from anchor_interp._util import environment
-from anchor_interp._util.errors import (
-    AnchorInterpError,
-    ConfigError,
-    InterruptedRunError,
-    OutOfMemoryError,
-)
+from anchor_interp._util.errors import AnchorInterpError, InterruptedRunError, OutOfMemoryError
 from anchor_interp._util.limits import memory_limit
-from anchor_interp.runs.config import RunConfig, memory_bytes, shape_key
+from anchor_interp.runs.config import RunConfig, memory_bytes
 from anchor_interp.runs.loop import StepEvent, check_finite_step
 from anchor_interp.runs.memory import check_training_fits, explained, memory_advice
 from anchor_interp.runs.objectives import draw_training
@@ -42,11 +37,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def batch_size(configs: Sequence[RunConfig], device: str | torch.device) -> int:
-    """How many of these runs of one shape to train together: on a GPU, as many as fit.
-
-    On a CPU that is one, which keeps a core busy (``benchmarks/batched.py``). ConfigError if the
-    device cannot be used.
-    """
+    """How many of these runs of one shape to train together: as many as fit, on a CPU one."""
     target = environment.resolve_device(device)
     return _fitting(configs, target) if target.type == "cuda" else 1
 
@@ -58,21 +49,17 @@ def train_batch(
     device: str = "auto",
     threads: int | None = None,
 ) -> Generator[RunResult, None, None]:
-    """Train runs of one shape together, each in ``folder / name``, and resume those that exist.
+    """Train runs of one :func:`shape_key`, each in ``folder / name``; resume those that exist.
 
     Yields a result for each run as it ends. A run that fails does not stop the others. Runs that do
     not fit into memory together start as others end. Closing the iterator early checkpoints the
     unfinished runs. Takes gradients also within ``torch.no_grad`` and ``torch.inference_mode``.
 
     Raises:
-        ConfigError: the runs differ in shape or are too large for the memory; the precision, device
-            or number of threads cannot be used.
+        ConfigError: the runs are too large for the memory; the precision, device or number of
+            threads cannot be used.
         InterruptedRunError: SIGINT or SIGTERM; the unfinished runs are checkpointed first.
     """
-    shapes = len({shape_key(config) for config in configs.values()})
-    if shapes > 1:
-        differ = "the model, the task's length or tokens, batch_size or precision differ"
-        raise ConfigError(f"the configurations have {shapes} shapes; expected one: {differ}")
     target = environment.resolve_device(device)
     for config in configs.values():
         check_training_fits(config, target)

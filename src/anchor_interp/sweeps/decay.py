@@ -52,15 +52,15 @@ def decay_panels(rows: Sequence[TableRow], varying: Sequence[str]) -> tuple[Deca
     outside = [name for name in varying if name not in _PARTS]
     outside = [name for i, name in enumerate(outside) if not follows(rows, name, outside[:i])]
     inside = [name for name in varying if name in _PARTS and name != "weight_decay"]
-    panels: list[DecayPanel] = []
+    panels = []
     for panel, of_panel in group(rows, outside):
-        series = (DecaySeries(place, _points(same)) for place, same in group(of_panel, inside))
+        series = [DecaySeries(place, _points(same)) for place, same in group(of_panel, inside)]
         panels.append(DecayPanel(panel, tuple(series)))
     return tuple(panels)
 
 
 def _points(rows: Sequence[TableRow]) -> tuple[DecayPoint, ...]:
-    points: list[DecayPoint] = []
+    points = []
     for _, same in group(rows, ("total_decay", "cell")):
         runs = tuple(row["mark"] for row in same)
         accuracies = measured(runs, "id_accuracy"), measured(runs, "ood_accuracy")

@@ -60,13 +60,9 @@ class Engine(Protocol):
     ) -> Generator[RunResult, None, None]:
         """Do jobs, each run in ``folder / name``, and resume those that exist.
 
-        Yields a result for each run as it ends. A run that fails does not stop the others. Closing
-        the iterator early checkpoints and stops the unfinished runs.
-
-        Args:
-            jobs: a job is pulled only when there is room for it. None means that there is nothing
-                to do now; the engine asks again later and after every result.
-            progress: gives what the run of a name reports to.
+        A job is pulled when there is room for it; None means to ask again later. Yields a result
+        for each run as it ends; one that fails does not stop the others. Closing the iterator early
+        checkpoints and stops the unfinished runs. ``progress`` gives what a run reports to.
         """
 
 

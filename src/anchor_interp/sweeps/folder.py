@@ -30,7 +30,7 @@ from anchor_interp.sweeps.columns import COLUMNS, State, aligned
 from anchor_interp.sweeps.rows import planned_row, updated_row
 from anchor_interp.sweeps.settings import TableRow
 from anchor_interp.sweeps.spec import MAX_BYTES, Sweep, read_sweep, to_plain
-from anchor_interp.sweeps.table_files import from_parquet, to_parquet
+from anchor_interp.sweeps.table_files import DAMAGES, from_parquet, to_parquet
 
 if TYPE_CHECKING:
     import pandas
@@ -203,7 +203,7 @@ class SweepFolder:
 
     def _table_rows(self, spec: str) -> list[TableRow] | None:
         """The rows of the existing table, if it has all columns and this spec."""
-        with contextlib.suppress(StoreError, ValueError):  # a missing or damaged one is rebuilt
+        with contextlib.suppress(StoreError, *DAMAGES):  # a missing or damaged one is rebuilt
             rows, of_spec = from_parquet(files.read_bytes(self._table_file, limit=MAX_TABLE_BYTES))
             return rows if of_spec == spec else None
         return None

@@ -84,11 +84,9 @@ class _Workers:
 
     @property
     def busy(self) -> list["_Worker"]:
-        """The workers that have a job."""
         return [worker for worker in self._all if worker.job is not None]
 
     def start(self, queue: Queue) -> None:
-        """Give jobs to workers while there is room."""
         while len(self.busy) < self._slots and (job := queue.take(self._fits)) is not None:
             worker = next((worker for worker in self._all if worker.job is None), None)
             if worker is None:
@@ -97,15 +95,13 @@ class _Workers:
             worker.give(job)
 
     def running(self) -> list[str]:
-        """The runs in work."""
         return [name for worker in self.busy for name in worker.unfinished()]
 
     def wait(self) -> None:
-        """Wait a while, or until a worker reports or dies, which closes its pipe."""
+        # a pipe is also ready when its worker has died
         wait([worker.reports.fileno() for worker in self._all], _POLL_SECONDS)
 
     def news(self) -> Iterator[RunResult]:
-        """New results of all workers; a dead one's runs get an error, and it is forgotten."""
         for worker in list(self._all):
             if worker.process.poll() is None:
                 yield from worker.news()
@@ -114,7 +110,6 @@ class _Workers:
                 yield from worker.end()
 
     def close(self) -> None:
-        """Let busy workers checkpoint, and wait until all have ended."""
         for worker in self.busy:
             worker.process.terminate()
         for worker in self._all:
@@ -123,12 +118,9 @@ class _Workers:
     def _fits(self, job: Job) -> bool:
         """Whether the memory suffices for this job too; always if no other is running."""
         jobs = [worker.job for worker in self._all if worker.job is not None]
-        return not jobs or sum(map(_needed_bytes, [job, *jobs])) <= self._memory
-
-
-def _needed_bytes(job: Job) -> int:
-    """Memory of a worker with this job: a low estimate."""
-    return WORKER_BYTES + sum(sum(memory_bytes(config).values()) for config in job.configs.values())
+        configs = [config for each in (job, *jobs) for config in each.configs.values()]
+        of_runs = sum(sum(memory_bytes(config).values()) for config in configs)
+        return not jobs or WORKER_BYTES * (1 + len(jobs)) + of_runs <= self._memory
 
 
 class _Worker:
@@ -184,7 +176,7 @@ class _Worker:
                 failure = None if error is None else getattr(errors, error[0])(error[1])
                 self._results.append(RunResult(name, self._folder / name, failure))
             elif kind == "idle":
-                self._fail("ended its job without a result of it")
+                self.job = None
         return self._results[before:]
 
     def end(self) -> list[RunResult]:
@@ -200,16 +192,11 @@ class _Worker:
             how = f"exit code {code}" if code >= 0 else f"signal {-code}"
             if code == -signal.SIGKILL:
                 how += ", perhaps for lack of memory"
-            self._fail(f"died ({how})")
+            for name in self.unfinished():
+                path = self._folder / name
+                text = f"the worker of {path} died ({how}); start again to resume it"
+                self._results.append(RunResult(name, path, AnchorInterpError(text)))
         return self._results[before:]
-
-    def _fail(self, what: str) -> None:
-        """End the job; every unfinished run of it gets an error."""
-        for name in self.unfinished():
-            path = self._folder / name
-            failure = AnchorInterpError(f"the worker of {path} {what}; start again to resume it")
-            self._results.append(RunResult(name, path, failure))
-        self.job = None
 
     def _send(self, data: Any) -> None:
         assert self.process.stdin is not None

@@ -42,16 +42,7 @@ def unmeasured(
 
 
 def measure_runs(folder: SweepFolder, measures: Sequence[Measure], *, quiet: bool = False) -> int:
-    """Take the measurements that finished runs lack, one run after the other.
-
-    Args:
-        folder: the sweep.
-        measures: what to measure.
-        quiet: report no progress.
-
-    Returns:
-        How many runs failed; warnings say why.
-    """
+    """Take the measurements that finished runs lack; how many runs failed (warnings say why)."""
     act = partial(measure_run, measures=measures)
     return _each(folder, unmeasured(folder, measures), act, "measurements", quiet)
 
@@ -61,17 +52,12 @@ def measure_mechanisms(folder: SweepFolder, *, quiet: bool = False) -> int:
     from anchor_interp.analysis.fingerprint import keep_fingerprint
     from anchor_interp.runs.run import load
 
-    configs = folder.spec().configs()
-
-    def last_step(name: str) -> int:
-        steps = RunFolder(folder.runs / name).steps()
-        return max(steps, default=configs[name].train.steps)
-
-    todo = [
-        name
-        for name in _done(folder, configs)
-        if kept_fingerprint(folder.runs / name, name, last_step(name)) is None
-    ]
+    configs, todo = folder.spec().configs(), []
+    for name in _done(folder, configs):
+        run = folder.runs / name
+        last = max(RunFolder(run).steps(), default=configs[name].train.steps)
+        if kept_fingerprint(run, name, last) is None:
+            todo.append(name)
     return _each(folder, todo, lambda path: keep_fingerprint(load(path)), "fingerprints", quiet)
 
 

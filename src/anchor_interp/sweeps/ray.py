@@ -14,8 +14,8 @@ import logging
 import os
 import signal
 import socket
-import tempfile
 import time
+import uuid
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,8 @@ from typing import Any
 
 import anchor_interp
 from anchor_interp._util import errors
-from anchor_interp._util.errors import AnchorInterpError, ConfigError
+from anchor_interp._util.errors import AnchorInterpError, ConfigError, raising
+from anchor_interp._util.files import write_output
 from anchor_interp._util.lock import forget
 from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, shown, to_dict
@@ -59,33 +60,27 @@ class RayEngine:
             ConfigError: Ray, the cluster or room for a task is missing, a field cannot be used, or
                 a machine has other versions or does not see the folder.
         """
-        self._check()
+        self._check_resources()
         # print nothing about dead workers, report nothing about the use
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        try:
+        with raising(
+            ConfigError,
+            "the engine ray needs: pip install 'anchor-interp[ray]' (",
+            ")",
+            of=ImportError,
+        ):
             ray = importlib.import_module("ray")
-        except ImportError as error:
-            missing = "the engine ray needs a package that is not installed"
-            raise ConfigError(f"{missing}: pip install 'anchor-interp[ray]'") from error
         _check_answers(self.address)
         meters = Meters(folder.absolute(), progress, every=_REPORT_SECONDS)
         return _run(ray, self, jobs, folder.absolute(), meters)
 
-    def _check(self) -> None:
-        from anchor_interp._util.environment import DEVICES
-
+    def _check_resources(self) -> None:
         for name in ("cpus", "gpus"):
             value = checked(getattr(self, name), float, name, low=0)
             if value > 1 and value != int(value):
                 raise ConfigError(f"{name} is {value}; expected a share up to 1 or a whole number")
-        kind = checked(self.device, str, "device").split(":")[0]
-        if "://" in (checked(self.address, str | None, "address") or ""):
-            expected = "expected HOST:PORT of the head, given on a machine of the cluster"
-            raise ConfigError(f"address is {shown(self.address)}; {expected}")
-        if kind not in DEVICES:
-            raise ConfigError(f"device is {shown(self.device)}; expected one of {DEVICES}")
-        if not self.gpus and (not self.cpus or kind == "cuda"):
+        if not self.gpus and (not self.cpus or self.device.startswith("cuda")):
             text = f"device is {shown(self.device)}, cpus is {self.cpus:g} and gpus is 0"
             raise ConfigError(f"{text}; give each task a share, such as gpus 0.25")
 
@@ -105,11 +100,18 @@ def _run(
 ) -> Generator[RunResult, None, None]:
     def cluster() -> _Cluster:
         cluster = _Cluster(ray, engine, folder, probe)
-        cluster.check_fits()
+        if not cluster.room():
+            asked = f"a task asks for {engine.cpus:g} CPUs and {engine.gpus:g} GPUs"
+            raise ConfigError(f"{asked}; no machine of the cluster has them (see ray status)")
         return cluster
 
-    with _connected(ray, engine.address), _probe(folder) as probe:
-        yield from drive(cluster, jobs, meters)
+    probe = folder / f".seen-{uuid.uuid4().hex}"  # a name that no other folder has
+    with _connected(ray, engine.address):
+        write_output(probe, b"")
+        try:
+            yield from drive(cluster, jobs, meters)
+        finally:
+            probe.unlink(missing_ok=True)
 
 
 class _Cluster:
@@ -146,14 +148,7 @@ class _Cluster:
             if node["Alive"]
         )
 
-    def check_fits(self) -> None:
-        """Refuse a task that fits no machine."""
-        if not self.room():
-            asked = f"a task asks for {self._engine.cpus:g} CPUs and {self._engine.gpus:g} GPUs"
-            raise ConfigError(f"{asked}; no machine of the cluster has them (see ray status)")
-
     def start(self, queue: Queue) -> None:
-        """Give jobs to the cluster while it has room."""
         room = self.room()
         while len(self.busy) < room and (job := queue.take()) is not None:
             stream = self._work.remote(to_dict(job), self._order)
@@ -163,18 +158,15 @@ class _Cluster:
         self._has_warned = not room
 
     def running(self) -> list[str]:
-        """The runs of the tasks that have begun."""
         return [name for task in self.busy if task.begun for name in task.left]
 
     def wait(self) -> None:
-        """Wait for messages, half a second at most."""
         if self.busy:
             self._ray.wait([task.stream for task in self.busy], timeout=_POLL_SECONDS)
         else:
             time.sleep(_POLL_SECONDS)
 
     def news(self) -> Iterator[RunResult]:
-        """The results that are there."""
         from anchor_interp.sweeps.ray_task import Begun, Ended
 
         if not self.busy:
@@ -195,7 +187,6 @@ class _Cluster:
                     yield from self._unfinished(task)
 
     def close(self) -> None:
-        """Let every task checkpoint, and wait until it has."""
         for task in self.busy:
             self._ray.cancel(task.stream, force=False, recursive=False)
         for task in self.busy:
@@ -217,14 +208,13 @@ class _Cluster:
         if not task.left:
             return
         exceptions, reason = self._ray.exceptions, _first_line(task.failure)
-        failed = isinstance(task.failure, exceptions.RayTaskError)
-        cause = getattr(task.failure, "cause", None) if failed else None
+        cause = getattr(task.failure, "cause", None)  # what the task itself raised
         if isinstance(cause, ConfigError):
             raise cause
         if isinstance(task.failure, exceptions.RuntimeEnvSetupError):
             raise ConfigError(f"a machine cannot use this package: {reason}; see Ray's logs there")
         what = f"was lost with its worker or machine ({reason})"
-        if failed and not isinstance(cause, errors.InterruptedRunError | exceptions.RayError):
+        if cause and not isinstance(cause, errors.InterruptedRunError | exceptions.RayError):
             what = f"failed ({type(cause).__name__}: {cause})"
         is_memory = isinstance(task.failure, exceptions.OutOfMemoryError)
         kind = errors.OutOfMemoryError if is_memory else AnchorInterpError
@@ -234,18 +224,6 @@ class _Cluster:
                 forget(path / ".lock", task.begun.host, task.begun.pid)
             error = kind(f"the task of {path} {what}; start again to resume it")
             yield RunResult(name, path, error)
-
-
-@contextlib.contextmanager
-def _probe(folder: Path) -> Iterator[Path]:
-    """A file in the folder with a name that no other folder has; tasks look for it."""
-    with contextlib.ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            probe = stack.enter_context(tempfile.NamedTemporaryFile(prefix=".seen-", dir=folder))
-        except OSError as error:
-            raise errors.StoreError(f"cannot write to {folder}: {error}") from error
-        yield Path(probe.name)
 
 
 def _first_line(error: Exception | None) -> str:

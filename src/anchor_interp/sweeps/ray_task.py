@@ -68,7 +68,7 @@ def versions() -> dict[str, str]:
 
 
 def task_files() -> dict[str, bytes | None]:
-    """The modules and files of further tasks, with the contents of the files."""
+    """The modules and files of further tasks; a file with its contents."""
     return {
         name: files.read_bytes(Path(name), limit=_MAX_BYTES) if is_file(name) else None
         for name in further_tasks()

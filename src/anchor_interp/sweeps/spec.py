@@ -30,7 +30,7 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp._util.files import read_bytes
 from anchor_interp._util.schema import checked, checked_path, from_dict, shown, to_dict
 from anchor_interp.runs.config import RunConfig, override, read_config, run_id
@@ -72,7 +72,6 @@ class Grid:
     seeds: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
-        checked(self.start, RunConfig, "start")
         object.__setattr__(self, "axes", _frozen(self.axes, "axes", self.start))
         groups = tuple(_frozen(g, "zip", self.start, once=False) for g in self.together)
         object.__setattr__(self, "together", groups)
@@ -113,8 +112,7 @@ class Sweep:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "grids", checked(self.grids, tuple[Grid, ...], "grids"))
-        checked(len(self.grids), int, "the number of grids", low=1)
-        checked(sum(map(len, self.grids)), int, "the number of runs", high=MAX_RUNS)
+        checked(sum(map(len, self.grids)), int, "the number of runs", low=1, high=MAX_RUNS)
 
     def configs(self) -> dict[str, RunConfig]:
         """Every configuration once, by its :func:`run_id`, in order."""
@@ -194,47 +192,37 @@ def _grid(data: Any, where: str, folder: Path) -> Grid:
         start = read_config(folder / checked_path(entries.config, f"{where}.config"))
     else:
         start = preset(entries.preset or "tiny")
-    try:
+    with raising(ConfigError, f"{where}: "):
         seeds = (start.seed,) if entries.seeds is None else entries.seeds
         if isinstance(seeds, int):
             seeds = tuple(range(checked(seeds, int, "seeds", low=1, high=MAX_RUNS)))
         changes = {name: _entry(name, value, start) for name, value in entries.set.items()}
-        return Grid(override(start, **changes), entries.axes, entries.zip, seeds)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from error
+        grid: Grid = Grid(override(start, **changes), entries.axes, entries.zip, seeds)
+    return grid
 
 
 def _frozen(axes: Any, where: str, start: RunConfig, *, once: bool = True) -> Axes:
     """Axes that cannot be changed; with ``once``, without repeated values."""
     frozen = {}
     for name, values in checked(axes, Mapping, where).items():
-        at = f"{where}.{name} is {shown(values)}; expected"
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
-            raise ConfigError(f"{at} a list of one or more values")
+            expected = "expected a list of one or more values"
+            raise ConfigError(f"{where}.{name} is {shown(values)}; {expected}")
         given = [_entry(name, value, start) for value in values]
-        try:
-            different = tuple(dict.fromkeys(given))
-        except TypeError as error:  # a list or a mapping has no hash
-            override(start, **{name: given[0]})  # which says what is wrong with the name or value
-            raise ConfigError(f"{at} numbers, names or tasks") from error
-        frozen[name] = different if once else tuple(given)
+        frozen[name] = tuple(v for i, v in enumerate(given) if not once or v not in given[:i])
     return MappingProxyType(frozen)
-
-
-def _task(given: Any) -> Any:
-    """A task from its name or its entries."""
-    if isinstance(given, str):
-        return named_task(given)
-    return from_dict(Task, given, "task") if isinstance(given, Mapping) else given
 
 
 def _entry(name: str, value: Any, start: RunConfig) -> Any:
     """A field's value: a whole task and the fields of :data:`_SPELLED` from plain values."""
+    if name == "task" and isinstance(value, str):
+        return named_task(value)
+    if name == "task" and isinstance(value, Mapping):
+        return from_dict(Task, value, "task")
     hint = get_type_hints(type(start.task)).get(name) if name in _SPELLED else None
     if hint is None or isinstance(value, tuple):
-        return _task(value) if name == "task" else value
-    try:
-        return from_dict(hint, value, name)
-    except ConfigError as error:
-        how = f"in a sweep file write {_SPELLED[name]}, and an axis as a list of these"
-        raise ConfigError(f"{error}; {how}") from error
+        return value
+    how = f"; in a sweep file write {_SPELLED[name]}, and an axis as a list of these"
+    with raising(ConfigError, "", how):
+        own: Any = from_dict(hint, value, name)
+    return own

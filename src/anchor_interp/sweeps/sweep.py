@@ -57,10 +57,8 @@ def sweep(
         StoreError: the folder cannot be used.
     """
     if (size := launched()) > 1:  # each would train every run
-        expected = "expected one: leave accelerate launch out, or unset WORLD_SIZE"
-        raise ConfigError(
-            f"{size} processes were started for a sweep (WORLD_SIZE is {size}); {expected}"
-        )
+        text = f"{size} processes were started for a sweep (WORLD_SIZE is {size}); expected one"
+        raise ConfigError(f"{text}: leave accelerate launch out, or unset WORLD_SIZE")
     plan = spec if isinstance(spec, Sweep) else read_sweep(spec)
     checked(batch, int, "batch", low=0)
     configs = plan.configs()
@@ -80,16 +78,9 @@ def sweep(
             for result in results:
                 todo.take(result)
                 if time.monotonic() - began > TABLE_SECONDS:
-                    _write_meanwhile(folder)
+                    with contextlib.suppress(StoreError):  # it is written again at the end
+                        folder.write_table()
                     began = time.monotonic()
     states = counts(folder.write_table())
     _LOGGER.info("%s: %s", folder.path, ", ".join(f"{n} {state}" for state, n in states.items()))
     return folder
-
-
-def _write_meanwhile(folder: SweepFolder) -> None:
-    """Write the table, which is written again at the end: a full disk is a warning until then."""
-    try:
-        folder.write_table()
-    except StoreError as error:
-        _LOGGER.warning(error)

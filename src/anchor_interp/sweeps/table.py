@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import get_args
 
 from anchor_interp._util import files
-from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp._util.errors import ConfigError, StoreError, raising
 from anchor_interp._util.schema import checked_path
 from anchor_interp.runs.phase import Phase
 from anchor_interp.sweeps.columns import STATES, State
 from anchor_interp.sweeps.folder import MAX_TABLE_BYTES, SweepFolder
 from anchor_interp.sweeps.settings import TableRow
-from anchor_interp.sweeps.table_files import from_csv, from_parquet
+from anchor_interp.sweeps.table_files import DAMAGES, from_csv, from_parquet
 
 
 def read_table(path: str | Path) -> list[TableRow]:
@@ -38,16 +38,14 @@ def read_table(path: str | Path) -> list[TableRow]:
     if path.is_dir():
         return SweepFolder(path).rows()
     if path.suffix not in (".parquet", ".csv"):
-        expected = "a sweep folder, a .parquet or a .csv file"
-        raise ConfigError(f"{path} is not a table; expected {expected}")
+        raise ConfigError(
+            f"{path} is not a table; expected a sweep folder, a .parquet or a .csv file"
+        )
     data = files.read_bytes(path, limit=MAX_TABLE_BYTES)
-    try:
-        if path.suffix == ".csv":
-            return from_csv(data.decode())
-        rows, _ = from_parquet(data, older=True)
-        return rows
-    except (ValueError, LookupError) as error:
-        raise StoreError(f"{path} is damaged: {error}; write it again") from error
+    with raising(StoreError, f"{path} is damaged: ", "; write it again", of=DAMAGES):
+        is_csv = path.suffix == ".csv"
+        rows = from_csv(data.decode()) if is_csv else from_parquet(data, older=True)[0]
+    return list(rows)
 
 
 def counts(rows: Iterable[TableRow]) -> dict[State, int]:

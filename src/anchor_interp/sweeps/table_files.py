@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from anchor_interp._util.errors import StoreError, raising
 from anchor_interp.sweeps.columns import ADDED, COLUMNS, Kind, columns_of, with_own
 from anchor_interp.sweeps.settings import TableRow
 
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
     import pyarrow
 
 SCHEMA = 1  # of a table
+DAMAGES = (ValueError, LookupError, OSError, TypeError, NotImplementedError)
+"""What reading a damaged table raises."""
 
 
 def to_json(rows: Sequence[TableRow]) -> str:
@@ -35,21 +36,15 @@ def to_csv(rows: Sequence[TableRow]) -> str:
 
 
 def from_csv(text: str) -> list[TableRow]:
-    """Read the rows of :func:`to_csv`; a column that an older table lacks is empty.
-
-    Raises:
-        ValueError, LookupError: the table lacks a column, or a field does not fit its column.
-    """
+    """Read the rows of :func:`to_csv`; a column that an older table lacks is empty."""
     return _rows(_with_added(read_csv(text, COLUMNS)))
 
 
 def read_csv(text: str, kinds: Mapping[str, Kind]) -> "pyarrow.Table":
     """The columns of a CSV file, in which an empty field is null.
 
-    Arrow infers what a column holds that ``kinds`` does not name.
-
-    Raises:
-        ValueError: a line is too long or too short, or a field does not fit its column.
+    Arrow infers what a column holds that ``kinds`` does not name. ValueError if a line is too long
+    or too short, or a field does not fit its column.
     """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
@@ -80,16 +75,13 @@ def to_parquet(rows: Sequence[TableRow], *, spec: str = "") -> bytes:
 def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[TableRow], str]:
     """Read the rows and the digest of :func:`to_parquet`; ``older`` adds columns lacking in them.
 
-    Raises:
-        ValueError, LookupError: the data is damaged or not a table, has another schema or lacks a
-            column.
+    One of :data:`DAMAGES` if it is not a table, has another schema or lacks a column.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with raising(ValueError, "", of=(pa.ArrowException, OSError, TypeError)):
-        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-        table = file.read(use_threads=False)
+    file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+    table = file.read(use_threads=False)
     about = table.schema.metadata or {}
     if about.get(b"schema") != str(SCHEMA).encode():
         raise ValueError(f"schema {about.get(b'schema')!r:.40}, this version reads {SCHEMA}")

@@ -15,7 +15,9 @@ from anchor_interp.runs.presets import RUNS
 from anchor_interp.sweeps.spec import SWEEPS, Loader, Sweep, parse_sweep, read_sweep
 
 
-def named_values(texts: Iterable[str], *, such_as: str) -> dict[str, list[Any]]:
+def named_values(
+    texts: Iterable[str], *, such_as: str = "lr=0.001 or gamma=0.5,0.6"
+) -> dict[str, list[Any]]:
     """Read ``NAME=VALUE`` or ``NAME=VALUE,VALUE``; a value is written as in a sweep file.
 
     Raises:
@@ -46,8 +48,7 @@ def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None)
     """Make a sweep from a command line; ConfigError names what cannot be used.
 
     Args:
-        start: a sweep file, the name of one of :data:`anchor_interp.sweeps.spec.SWEEPS`, or the
-            name of a preset.
+        start: a sweep file, the name of one that comes along, or of a preset.
         changes: for a preset: ``gamma=0.3,0.5`` is an axis, ``steps=2000`` applies to all runs.
         seeds: how many seeds a combination has, counted from 0; by default the preset's own.
     """
@@ -61,7 +62,8 @@ def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None)
         known = [*RUNS, *SWEEPS]
         text = f"no preset or sweep is called {shown(start)}{suggestion(start, known)}"
         raise ConfigError(f"{text}; known: {', '.join(known)}")
-    values = named_values(map(_underscored, changes), such_as="gamma=0.3,0.5")
+    given = named_values(changes, such_as="gamma=0.3,0.5")
+    values = {name.replace("-", "_"): several for name, several in given.items()}
     own_seeds: Any = values.pop("seed", None)
     if own_seeds and seeds is not None:
         raise ConfigError("seed=... and seeds both name seeds; use one of them")
@@ -78,9 +80,3 @@ def _sweep_file(start: str) -> Path | None:
         return SWEEPS.get(start)
     is_path = Path(start).suffix or os.sep in start or is_there(Path(start))
     return Path(start) if is_path else None
-
-
-def _underscored(change: str) -> str:
-    """The change with its field's name as Python writes it."""
-    name, equals, values = change.partition("=")
-    return name.replace("-", "_") + equals + values

@@ -6,28 +6,14 @@ from typing import Any
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import shown, suggestion
 from anchor_interp.sweeps.settings import TableRow, Value, listed, values_of
-from anchor_interp.sweeps.typed import named_values
-
-
-def read_where(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:
-    """Read conditions such as ``lr=0.001`` or ``gamma=0.5,0.6`` for :func:`rows_where`.
-
-    A value is a number, ``true``, ``false``, ``null``, or a text. Raises ConfigError.
-    """
-    values = named_values(texts, such_as="lr=0.001 or gamma=0.5,0.6")
-    return {name: tuple(several) for name, several in values.items()}
 
 
 def rows_where(
     rows: Sequence[TableRow], where: Mapping[str, Any]
 ) -> tuple[list[TableRow], dict[str, tuple[Value, ...]]]:
-    """The rows that meet all conditions, and the conditions.
+    """The rows that meet all conditions, and these: the value, or values, to keep by column.
 
-    Args:
-        where: the value, or a list of values, to keep, by column.
-
-    Raises:
-        ConfigError: there is no such column, or no row meets the conditions.
+    ConfigError if there is no such column, or no row meets the conditions.
     """
     conditions: dict[str, tuple[Value, ...]] = {}
     kept = list(rows)

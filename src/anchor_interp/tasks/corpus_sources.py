@@ -127,8 +127,8 @@ def _parted(source: bytes) -> dict[Kind, str]:
     lines, prose = list(io.StringIO(text, newline="")), []  # splitlines knows more line ends
     owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(tree):
-        if isinstance(node, owners) and (found := ast.get_docstring(node)):
-            prose.append(found)
+        if isinstance(node, owners) and (docstring := ast.get_docstring(node)):
+            prose.append(docstring)
             first = node.body[0]
             if first.lineno > getattr(node, "lineno", 0):  # not behind "def f():"
                 last = first.end_lineno or first.lineno

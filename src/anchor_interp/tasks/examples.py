@@ -90,8 +90,8 @@ class Dataset:
     @functools.cached_property
     def starts(self) -> Int[np.ndarray, " n"]:
         """Where the answers start: the first token that is predicted."""
-        found: Int[np.ndarray, " n"] = self.mask.argmax(1)
-        return found
+        starts: Int[np.ndarray, " n"] = self.mask.argmax(1)
+        return starts
 
     def answers(self) -> list[tuple[int, ...]]:
         """The tokens of every answer, with its end token."""
@@ -103,8 +103,8 @@ class Dataset:
         """How many tokens of each example are predicted."""
         if self.mask.strides[0] == 0:  # one row stands for all
             return np.broadcast_to(self.mask[:1].sum(1), len(self))
-        found: Int[np.ndarray, " n"] = self.mask.sum(1)
-        return found
+        numbers: Int[np.ndarray, " n"] = self.mask.sum(1)
+        return numbers
 
     @property
     def inputs(self) -> Integer[np.ndarray, "n read"]:
