@@ -13,8 +13,6 @@ def test_roles_of_positions() -> None:
     assert position_roles(9, 1) == (noise, "key", "first", "second", *[noise] * 4, "last")
     assert position_roles(9, 6) == (*[noise] * 6, "key", "first", "second")
     assert position_roles(3, None) == (noise, noise, "last")
-    with pytest.raises(ConfigError, match="position is 7"):
-        position_roles(9, 7)
 
 
 @pytest.mark.parametrize("position", [0, 2, 6])
@@ -43,5 +41,5 @@ def test_a_position_without_keys_is_refused() -> None:
     assert len(aligned_sequences(task, 2, 3, seed=0, keys="test"))
     with pytest.raises(ConfigError, match="no test key stands at position 4; choose another"):
         aligned_sequences(task, 4, 3, seed=0, keys="test")
-    with pytest.raises(ConfigError, match="position is 7; expected at most 6"):
+    with pytest.raises(ConfigError, match="no all key stands at position 7"):
         aligned_sequences(task, 7, 3, seed=0)

@@ -98,32 +98,13 @@ def test_every_construction_has_its_form(sentence: str, form: str) -> None:
     assert logical_form(sentence) == form
 
 
-@pytest.mark.parametrize(
-    ("sentence", "message"),
-    [
-        ("Mia sleep .", "word 1 is 'sleep'; expected a noun phrase, a verb, or a word that links"),
-        (
-            "the boy slept .",
-            "'the boy slept .' is not of COGS: word 0 is 'the'; expected a noun ph",
-        ),
-        ("The slept .", "word 1 is 'slept'; expected a noun$"),
-        ("Mia kissed The", "word 1 is 'kissed'; expected"),
-        ("Mia found the", "word 3 is ''; expected a noun$"),
-        ("Mia found the boy in", "word 5 is ''; expected a determiner"),
-        ("Mia found the boy in Leo .", "word 5 is 'Leo'; expected a determiner"),
-        ("Mia was ate .", "word 2 is 'ate'; expected"),
-        ("Mia wanted to slept .", "word 3 is 'slept'; expected"),
-        ("Mia slept", "no clause 'Mia sleep': N V, where N is a noun phrase and V a verb"),
-        ("Mia slept . .", "no clause 'Mia sleep . .': N V . ., where"),
-        ("Mia said that", "no clause '': , where"),
-        ("Mia gave Leo Lily Ava .", "no clause 'Mia give Leo Lily Ava .': N V N N N ., where"),
-        ("", "no clause ''"),
-        ("tigr", "'tigr' is not a word with a logical form .did you mean 'tiger'"),
-        ("give", "'give' is not a word with a logical form"),
-    ],
-)
-def test_other_texts_are_refused_with_the_word_or_the_clause(sentence: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+@pytest.mark.parametrize("sentence", [
+    "Mia sleep .", "the boy slept .", "The slept .", "Mia kissed The", "Mia found the",
+    "Mia found the boy in", "Mia found the boy in Leo .", "Mia was ate .", "Mia wanted to slept .",
+    "Mia slept", "Mia slept . .", "Mia said that", "Mia gave Leo Lily Ava .", "", "tigr", "give",
+])  # fmt: skip
+def test_what_is_not_of_the_grammar_has_no_form(sentence: str) -> None:
+    with pytest.raises(LookupError):
         logical_form(sentence)
 
 
@@ -357,7 +338,7 @@ def test_wrong_files_are_one_clear_line(
     (files / "train.tsv").unlink()
     assert "which has no train.tsv and no train.tsv.xz; put the files" in message()
     (files / "train.tsv.xz").write_text("plain")
-    assert "train.tsv.xz is not xz-compressed" in message()
+    assert "train.tsv.xz is damaged" in message()
     (files / "train.tsv").mkdir()
     assert "train.tsv: Is a directory" in message()
 

@@ -237,8 +237,6 @@ def spoil(folder: Path, what: str) -> dict[str, Any]:
                 path.unlink()
     elif what == "binary":
         (folder / "m1.py").write_bytes(b"\x7fELF\x00\x01\xff")
-    elif what == "nul":
-        (folder / "m1.py").write_bytes(b"a = 1\x00")
     elif what == "short":
         fields["length"] = 8_000
     elif what == "bytes":
@@ -256,11 +254,10 @@ def spoil(folder: Path, what: str) -> dict[str, Any]:
     ("missing", "is not a folder; name one"),
     ("file", "is not a folder; name one"),
     ("source", "expected 'stdlib', 'folder:PATH' or 'hub:OWNER/NAME'"),
-    ("pictures", "has no text in its files; expected files such as"),
-    ("empty", "has no text in its files; expected"),
-    ("one", "has one file, m1.py; expected two"),
-    ("binary", r"m1.py is not UTF-8 text \(invalid start byte at byte 6\)"),
-    ("nul", r"m1.py is not UTF-8 text \(a NUL character at byte 5\)"),
+    ("pictures", "has 0 files of text, such as .py and .md; expected two"),
+    ("empty", "has no text to train on"),
+    ("one", "has 1 files of text, .* expected two"),
+    ("binary", r"m1.py is not UTF-8 text: .* position 6: invalid start byte"),
     ("short", "a window needs 8,001: give more text, lower task.length or raise task.limit"),
     ("bytes", "task.vocabulary is 300; expected 257 with bytes"),
     ("merges", "task.vocabulary 50,257: lower it to"),

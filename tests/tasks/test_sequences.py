@@ -205,15 +205,6 @@ def test_where_keeps_the_sequences_with_these_values() -> None:
     assert len(sample(NEURIPS, "ood", 5, seed=0).where(pair=(1, 2))) == 0  # none was drawn
 
 
-def test_where_refuses_a_token_that_is_no_anchor_of_the_task() -> None:
-    drawn = sample(NEURIPS, "id", 5, seed=1)
-    expected = r"expected two of the task's anchors \(1, 2, 3, 4\)$"
-    for pair in ((9, 9), (3, 44), [(3, 4), (-1, 2)]):
-        for some in (drawn, drawn[:2], drawn[:0]):
-            with pytest.raises(ConfigError, match=rf"^pair is \(.*\); {expected}"):
-                some.where(pair=pair)
-
-
 def test_where_refuses_values_of_another_kind() -> None:
     drawn = sample(NEURIPS, "id", 5, seed=1)
     for wrong in ({"pair": 3}, {"pair": "34"}, {"key": "a"}, {"position": 1.5}, {"role": "ood"}):

@@ -176,7 +176,6 @@ class AnchorTask(Task, untagged=True):
 
     def role(self, pair: Pair) -> Role:
         """The role of an ordered pair."""
-        pair = self.known(pair)
         if pair in self.unseen:
             return "unseen"
         return "inferential" if self.override(pair) is None else "overridden"

@@ -16,7 +16,7 @@ NAMED_TASKS: Mapping[str, Task] = MappingProxyType(_NAMED)
 
 def name_task(name: str, task: Task) -> None:
     """Make a task of one's own known under a name, in this process, as a module of tasks may do."""
-    _NAMED[checked(name, str, "the task's name")] = checked(task, Task, "task")
+    _NAMED[name] = task
 
 
 def named_task(name: str) -> Task:

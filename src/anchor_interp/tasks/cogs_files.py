@@ -14,7 +14,7 @@ import re
 import urllib.request
 from pathlib import Path
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp._util.files import cache_folder, is_there, read_bytes, write_output
 from anchor_interp._util.schema import checked_path
 from anchor_interp.tasks.cogs_corpus import Row
@@ -40,20 +40,15 @@ _TIMEOUT = 60  # seconds without an answer
 def official_rows(name: str) -> list[Row]:
     """The rows of an official file: ``train``, ``dev``, ``test`` or ``gen``.
 
-    "TV" becomes "tv", its name in logical forms.
-
-    Raises:
-        ConfigError: the file is not there, is another one, or cannot be fetched.
-        StoreError: it cannot be read, or the cache cannot be written.
+    "TV" becomes "tv", its name in logical forms. ConfigError if the file is not there, is another
+    one, or cannot be fetched.
     """
     folder = os.environ.get(FOLDER_VARIABLE)
     path = _given(checked_path(folder, FOLDER_VARIABLE), name) if folder else _fetched(name)
     data = read_bytes(path.resolve(), limit=_MOST_BYTES)
-    try:
-        if path.suffix == ".xz":
+    if path.suffix == ".xz":
+        with raising(ConfigError, f"{path} is damaged: ", "; copy it again", of=lzma.LZMAError):
             data = lzma.LZMADecompressor().decompress(data, _MOST_BYTES)
-    except lzma.LZMAError as error:
-        raise ConfigError(f"{path} is not xz-compressed ({error}); copy it again") from error
     text = _verified(data, name, str(path)).decode()
     return [Row(*line.split("\t")) for line in re.sub(r"\bTV\b", "tv", text).splitlines()]
 
@@ -70,15 +65,15 @@ def _given(folder: Path, name: str) -> Path:
 def _fetched(name: str) -> Path:
     """A file in the cache, fetched if it is not there."""
     path, url = cache_folder() / "cogs" / f"{name}.tsv", f"{SOURCE}/{name}.tsv"
-    if is_there(path):
-        return path
-    try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:
-            data: bytes = answer.read(_MOST_BYTES)
-    except (OSError, http.client.HTTPException) as error:
-        advice = f"try again with a network, or name a folder of the files in {FOLDER_VARIABLE}"
-        raise ConfigError(f"cannot fetch {url} ({error}); {advice}") from error
-    write_output(path, _verified(data, name, url))
+    if not is_there(path):
+        advice = f"; try again with a network, or name a folder of the files in {FOLDER_VARIABLE}"
+        kinds = (OSError, http.client.HTTPException)
+        with (
+            raising(ConfigError, f"cannot fetch {url}: ", advice, of=kinds),
+            urllib.request.urlopen(url, timeout=_TIMEOUT) as answer,
+        ):
+            data = answer.read(_MOST_BYTES)
+        write_output(path, _verified(data, name, url))
     return path
 
 

@@ -16,16 +16,8 @@ _BLOCK, _MOST_BLOCKS = 1 << 22, 16  # tokens that are checked at a time, and how
 
 
 def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Dataset:
-    """The task's own examples, after a check.
-
-    Raises:
-        ConfigError: an unknown split, n or seed out of range, or examples that break the contract:
-            a token outside the vocabulary or ``n_input_tokens``, a sequence longer than the
-            context, nothing to predict, an answer without its end token.
-    """
-    checked(task, Task, "task")
+    """The task's own examples; ConfigError if they break the contract of a task."""
     checked(n, int, "n", low=0, high=MAX_EXAMPLES)
-    checked(seed, int, "seed", low=0)
     checked(task.chance, float, f"the chance of the task {task.kind}", low=0, high=1)
     find_split(task, split)
     drawn: Dataset = checked(task.examples(split, n, seed=seed), Dataset, "examples")
@@ -35,22 +27,14 @@ def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Dataset:
     if shapes != (wanted, wanted, (n,)) or len(wanted) != 2:
         expected = f"({n}, pos) twice and ({n},)"
         raise ConfigError(f"{where} has tokens, mask and lengths of {shapes}; expected {expected}")
-    for rows in _checked_blocks(*drawn.tokens.shape):
+    size = max(1, _BLOCK // wanted[1])
+    for start in range(0, n, max(size, n // _MOST_BLOCKS)):  # of a very large set, only blocks
+        rows = slice(start, start + size)
         part = Dataset(drawn.tokens[rows], drawn.mask[rows], drawn.lengths[rows])
         for wrong, what in _faults(task, part):
             if wrong.any():
-                example = rows.start + int(wrong.argmax())
-                raise ConfigError(f"{where} {what} in example {example}")
+                raise ConfigError(f"{where} {what} in example {start + int(wrong.argmax())}")
     return drawn
-
-
-def _checked_blocks(n: int, n_pos: int) -> list[slice]:
-    """All rows in blocks; of a very large set, which lies in files, blocks all over it."""
-    size = max(1, _BLOCK // n_pos)
-    starts = range(0, n, size)
-    if len(starts) > _MOST_BLOCKS:
-        starts = range(0, n, n // _MOST_BLOCKS)
-    return [slice(start, min(start + size, n)) for start in starts]
 
 
 def _faults(task: Task, part: Dataset) -> Iterator[tuple[Any, str]]:
@@ -82,12 +66,7 @@ def _faults(task: Task, part: Dataset) -> Iterator[tuple[Any, str]]:
 
 
 def draw_aspects(task: Task, examples: Dataset) -> dict[str, list[str] | list[int]]:
-    """The task's own aspects of examples, after a check.
-
-    Raises:
-        ConfigError: an aspect lacks the value of an example, or has neither texts nor whole
-            numbers; or the plane names an aspect that is absent, texts or negative somewhere.
-    """
+    """The task's own aspects of examples, a text or a whole number each; else ConfigError."""
     aspects: dict[str, list[str] | list[int]] = {}
     for name, values in checked(task.aspects(examples), Mapping, "aspects").items():
         plain = [value.item() if isinstance(value, np.generic) else value for value in values]
@@ -109,11 +88,7 @@ def draw_aspects(task: Task, examples: Dataset) -> dict[str, list[str] | list[in
 
 
 def draw_baselines(task: Task, examples: Dataset) -> dict[str, float]:
-    """The accuracies of the task's own baselines on examples, after a check.
-
-    Raises:
-        ConfigError: a baseline does not say of every example whether it is right.
-    """
+    """The accuracies of the task's own baselines on examples; ConfigError if one is no bool[n]."""
     accuracies = {}
     for name, right in checked(task.baselines(examples), Mapping, "baselines").items():
         rights = np.asarray(right)
@@ -129,7 +104,7 @@ def draw_baselines(task: Task, examples: Dataset) -> dict[str, float]:
 def find_split(task: Task, name: str) -> Split:
     """A task's split by its name; ConfigError if there is none."""
     names = [split.name for split in task.splits]
-    if checked(name, str, "split") not in names:
+    if name not in names:
         close, known = suggestion(name, names), ", ".join(names)
         raise ConfigError(f"the task {task.kind} has no split {shown(name)}{close}; known: {known}")
     return task.splits[names.index(name)]

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp._util.files import read_bytes
 from anchor_interp._util.schema import checked_path, shown
 
@@ -107,8 +107,6 @@ def _standard_library() -> Source:
     ]
     if (root / _TOPICS).is_file():
         names.append(_TOPICS)
-    if len(names) < 2:
-        raise ConfigError(f"{root} has no source files of Python; take source 'folder:PATH'")
 
     def documents(name: str) -> dict[Kind, str]:
         source = read_bytes((root / name).resolve(), limit=_MOST_BYTES)
@@ -154,20 +152,13 @@ def _folder(root: Path) -> Source:
         for path in paths
         if path.suffix.lower() in CODE | PROSE and not any(p.startswith(".") for p in path.parts)
     ]
-    if not any((root / name).stat().st_size for name in names):
-        known = ", ".join(sorted(CODE | PROSE))
-        raise ConfigError(f"{root} has no text in its files; expected files such as {known}")
 
     def documents(name: str) -> dict[Kind, str]:
         path = root / name
         data = read_bytes(path.resolve(), limit=_MOST_BYTES)
-        try:
+        advice = "; remove it or convert it"
+        with raising(ConfigError, f"{path} is not UTF-8 text: ", advice, of=UnicodeDecodeError):
             text = data.decode("utf-8-sig")
-            bad = f"a NUL character at byte {data.index(0)}" if 0 in data else ""
-        except UnicodeDecodeError as error:
-            bad = f"{error.reason} at byte {error.start}"
-        if bad:
-            raise ConfigError(f"{path} is not UTF-8 text ({bad}); remove it or convert it")
         return {"code" if path.suffix.lower() in CODE else "prose": text}
 
     return _of_files("folder", root, names, documents)
@@ -182,7 +173,8 @@ def _of_files(
     """
     ordered = sorted(names, key=lambda name: (_rank(name), name))
     if len(ordered) < 2:
-        raise ConfigError(f"{root} has one file, {ordered[0]}; expected two: one is held out")
+        text = f"{root} has {len(ordered)} files of text, such as .py and .md"
+        raise ConfigError(f"{text}; expected two at least: one is held out")
     held_out = {name for name in ordered if _is_held_out(name)} or {ordered[0]}
     state = hashlib.sha256(what.encode())
     for name in ordered:
@@ -226,9 +218,7 @@ def _documents_of(name: str, rows: Any) -> Stream:
 
 def hub_rows(name: str) -> Any:
     """The streamed rows of a dataset of the Hugging Face hub."""
-    try:
+    text = f"reading {name} needs the package datasets: "
+    with raising(ConfigError, text, "; pip install datasets", of=ImportError):
         import datasets
-    except ImportError as error:
-        text = f"reading {name} needs the package datasets ({error})"
-        raise ConfigError(f"{text}; install it: pip install datasets") from error
     return datasets.load_dataset(name, split="train", streaming=True)

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from jaxtyping import Int, Integer
 
 from anchor_interp._util import files
-from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp._util.schema import checked_path
 
 END = "<|endoftext|>"
@@ -81,11 +81,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def fingerprint(name: str) -> str:
-    """What names a tokenizer: a digest of its file, or its own name.
-
-    Raises:
-        ConfigError: the file does not exist; StoreError if it cannot be read.
-    """
+    """What names a tokenizer: a digest of its file, or its own name; ConfigError without a file."""
     if name in ("bytes", "bpe"):
         return name
     path = checked_path(name, "task.tokenizer")
@@ -96,18 +92,13 @@ def fingerprint(name: str) -> str:
 
 
 def read_tokenizer(path: Path, vocabulary: int) -> Tokenizer:
-    """A tokenizer from its file.
-
-    Raises:
-        ConfigError: it is not byte-level, has another vocabulary, or does not give text back.
-    """
+    """A tokenizer from its file; ConfigError if it does not give text back, or has other tokens."""
     import tokenizers
 
     text = files.read_bytes(path.resolve(), limit=_MOST_BYTES)
-    try:
+    # the library raises no class of its own
+    with raising(ConfigError, f"{path} is not a tokenizer.json: ", of=Exception):
         made = tokenizers.Tokenizer.from_buffer(text)
-    except Exception as error:  # the library raises no class of its own
-        raise ConfigError(f"{path} is not a tokenizer.json ({error}); take another") from error
     made.no_truncation()
     made.no_padding()
     known = made.get_vocab(with_added_tokens=True)

@@ -30,7 +30,7 @@ import numpy.typing as npt
 from jaxtyping import Integer
 
 from anchor_interp._util import files
-from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp._util.errors import ConfigError, StoreError, raising
 from anchor_interp._util.lock import Lock
 from anchor_interp._util.schema import digest
 from anchor_interp.tasks.corpus_sources import Document, Source, open_source
@@ -83,20 +83,16 @@ class CorpusTokens:
 
 
 def corpus_tokens(spec: CorpusSpec) -> CorpusTokens:
-    """The tokens of a corpus: from the cache or, the first time, from its source.
-
-    Raises:
-        ConfigError: the source or the tokenizer cannot be used, or has too little text.
-        StoreError: the cache cannot be read or written.
-    """
+    """The tokens of a corpus: from the cache or, the first time, from its source."""
     return _opened(files.cache_folder() / "corpus", spec)
 
 
 @functools.lru_cache(maxsize=16)
 def _opened(cache: Path, spec: CorpusSpec) -> CorpusTokens:
-    source, tokens = open_source(spec.source), fingerprint(spec.tokenizer)
-    folder = cache / digest([_FORMAT, spec, source.state, tokens])
-    try:
+    source = open_source(spec.source)
+    folder = cache / digest([_FORMAT, spec, source.state, fingerprint(spec.tokenizer)])
+    advice = "; make it writable, or name another folder in XDG_CACHE_HOME"
+    with raising(StoreError, f"cannot use the cache {folder}: ", advice, of=OSError):
         if not files.is_there(folder / "corpus.json"):  # a complete one need not be writable
             with _alone(folder):
                 if not files.is_there(folder / "corpus.json"):
@@ -104,10 +100,7 @@ def _opened(cache: Path, spec: CorpusSpec) -> CorpusTokens:
                     _write(folder, spec, source)
         about = files.read_json(folder / "corpus.json", advice=f"remove {folder}")
         sets = {name: _mapped(folder, name, n, spec) for name, n in about["tokens"].items()}
-        return CorpusTokens(sets, _tokenizer(folder, spec), about["digest"])
-    except OSError as error:
-        advice = "make it writable, or name another folder in XDG_CACHE_HOME"
-        raise StoreError(f"cannot use the cache {folder}: {error}; {advice}") from error
+    return CorpusTokens(sets, _tokenizer(folder, spec), about["digest"])
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int, Int64, Integer
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
-from anchor_interp._util.schema import checked, shown, suggestion
+from anchor_interp._util.schema import shown, suggestion
 
 if TYPE_CHECKING:
     import torch
@@ -159,12 +159,8 @@ class Examples(Readable):
         self.answers = None if answers is None else self._each(answers, "answers")
         self.wrong = None if wrong is None else self._each(wrong, "wrong")
         self.at: Int64[np.ndarray, " n"] = self._columns(at, "at")
-        self.labels = {
-            name: self._column(np.asarray(v), name)
-            for name, v in checked(labels or {}, Mapping, "labels").items()
-        }
-        named = checked(places or {}, Mapping, "places")
-        self.places = {name: self._columns(where, name) for name, where in named.items()}
+        self.labels = {n: self._column(np.asarray(v), n) for n, v in (labels or {}).items()}
+        self.places = {name: self._columns(at, name) for name, at in (places or {}).items()}
         if taken := {"all", "last", "noise"}.intersection(self.places):
             raise ConfigError(f"the name {min(taken)!r} means other positions; rename the place")
 

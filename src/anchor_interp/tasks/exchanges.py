@@ -9,7 +9,7 @@ from jaxtyping import Int64
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
-from anchor_interp._util.schema import checked, suggestion
+from anchor_interp._util.schema import suggestion
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.examples import Examples, Integers, as_integers, check_aligned
 from anchor_interp.tasks.functions import Pair
@@ -91,7 +91,6 @@ def exchange_label(
             answer tells apart, or labels whose ``answer`` is not the examples' own.
     """
     base, source = as_examples(base), as_examples(source)
-    checked(label, str, "label")
     check_aligned(base=base, source=source)
     for examples in (base, source):
         if label not in examples.labels:
@@ -122,7 +121,6 @@ def renamed_answers(
     composed answers of an anchor task, or those given. It is the same for all pairs of a task. What
     a search reaches with it is its own doing.
     """
-    checked(pairs, InterchangePairs, "pairs")
     if isinstance(task, AnchorTask):
         answers = np.unique([task.composed(pair, task.keys) for pair in task.pairs])
     else:
@@ -130,7 +128,7 @@ def renamed_answers(
     if not np.isin(pairs.counterfactual, answers).all():
         raise ConfigError("the pairs expect answers that are not among those to rename")
     name = np.arange(answers.max() + 1)
-    name[answers] = np.random.default_rng(checked(seed, int, "seed", low=0)).permutation(answers)
+    name[answers] = np.random.default_rng(seed).permutation(answers)
     return replace(pairs, counterfactual=name[pairs.counterfactual])
 
 

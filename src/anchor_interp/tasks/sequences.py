@@ -71,10 +71,14 @@ class Sequences(Readable):
 
     def __post_init__(self) -> None:
         for name in ("tokens", "targets", "key", "position", "pair", "role"):
-            axes = ("n", "length") if name == "tokens" else ("n",)
-            column = _as_bytes(getattr(self, name), name, *axes)
-            checked(len(column), int, f"the length of {name}", low=len(self), high=len(self))
-            object.__setattr__(self, name, column)
+            values, axes = getattr(self, name), "n, length" if name == "tokens" else "n"
+            integers = isinstance(values, np.ndarray) and values.dtype.kind in "iu"
+            n_axes = 2 if name == "tokens" else 1
+            if not integers or values.ndim != n_axes or ((values < 0) | (values > MAX_TOKEN)).any():
+                expected = f"expected an array [{axes}] of integers from 0 to {MAX_TOKEN}"
+                raise ConfigError(f"{name} is {shown(values)}; {expected}")
+            checked(len(values), int, f"the length of {name}", low=len(self), high=len(self))
+            object.__setattr__(self, name, values.astype(np.uint8, copy=False))
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -103,20 +107,16 @@ class Sequences(Readable):
         """The sequences that have all of these; each is one value, or several of which one fits.
 
         Args:
-            pair: the two anchor tokens in their order, such as ``(3, 4)``; it need not occur.
+            pair: the two anchor tokens in their order, such as ``(3, 4)``.
             key: the key x.
             position: 0-based position of the key; ``range(6)`` for 0 to 5.
             role: the role of the pair.
-
-        Raises:
-            ConfigError: a value of another kind, or an anchor token that the task does not have.
         """
         kept = np.ones(len(self), np.bool_)
         if pair is not None:
             after = self.position.astype(np.int64)[:, None] + [1, 2]
             anchors = self.tokens[np.arange(len(self))[:, None], after]  # [n, 2]
             wanted = np.reshape(_several(pair, Pair, "pair"), (-1, 2))
-            self._check_anchors(wanted)
             kept &= (anchors[:, None] == wanted).all(2).any(1)
         if role is not None:
             kept &= np.isin(np.array(ROLES)[self.role], _several(role, Role, "role"))
@@ -124,14 +124,6 @@ class Sequences(Readable):
             if values is not None:
                 kept &= np.isin(column, _several(values, int, name))
         return self[kept]
-
-    def _check_anchors(self, wanted: Integer[np.ndarray, "n 2"]) -> None:
-        """Refuse a pair with a token that is not an anchor of the task, if that is recorded."""
-        known = str(self.provenance.get("anchors", "")).split()
-        other = [pair for pair in wanted.tolist() if not set(map(str, pair)) <= set(known)]
-        if known and other:
-            expected = f"expected two of the task's anchors ({', '.join(known)})"
-            raise ConfigError(f"pair is {tuple(other[0])}; {expected}")
 
     @property
     def tensor(self) -> "torch.Tensor":
@@ -248,7 +240,6 @@ def assemble(
 
 def places(sequences: Sequences, place: Place) -> Int64[np.ndarray, " n"]:
     """The 0-based position of a place in every sequence; the second anchor can be the last."""
-    checked(sequences, Sequences, "sequences")
     if place == "last":
         return np.full(len(sequences), sequences.tokens.shape[1] - 1, np.int64)
     return sequences.position.astype(np.int64) + {"key": 0, "first": 1, "second": 2}[place]
@@ -259,7 +250,6 @@ def position_roles(length: int, position: int | None) -> tuple[PositionRole, ...
 
     A second anchor at the last position is ``second``.
     """
-    checked(position, int | None, "position", low=0, high=length - 3)
     named: dict[int, PositionRole] = {length - 1: "last"}
     if position is not None:
         named |= {position: "key", position + 1: "first", position + 2: "second"}
@@ -282,7 +272,6 @@ def aligned_sequences(
 ) -> Sequences:
     """Draw n sequences that have the key at one 0-based position, of all pairs by default."""
     task = anchored(task, "aligned_sequences")
-    checked(position, int, "position", low=0, high=task.length - 3)
     if position not in task.cells(keys)[0]:
         raise ConfigError(f"no {keys} key stands at position {position}; choose another position")
     chosen = task.pairs if pairs is None else pairs
@@ -305,16 +294,6 @@ def drawn_sequences(
         rows = np.flatnonzero(wanted(drawn))[:n]
         if len(rows) == n:
             return drawn[rows]
-
-
-def _as_bytes(values: Any, name: str, *axes: str) -> np.ndarray:
-    """The values with one byte each; ConfigError if they are not integers from 0 to 255."""
-    integers = isinstance(values, np.ndarray) and values.dtype.kind in "iu"
-    if not integers or values.ndim != len(axes) or ((values < 0) | (values > MAX_TOKEN)).any():
-        expected = f"an array [{', '.join(axes)}] of integers from 0 to {MAX_TOKEN}"
-        raise ConfigError(f"{name} is {shown(values)}; expected {expected}")
-    column: np.ndarray = values.astype(np.uint8, copy=False)
-    return column
 
 
 def _task_of(task: "AnchorTask") -> dict[str, str | int]:
