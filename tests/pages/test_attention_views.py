@@ -108,7 +108,7 @@ def test_bad_sequences_words_and_roles_are_refused(given: dict[str, Any], said: 
 
 
 def test_an_unknown_layer_is_refused(known: AttentionPatterns) -> None:
-    with pytest.raises(ConfigError, match="layer is 2; expected 0 to 1"):
+    with pytest.raises(ConfigError, match="layer is 2; expected at most 1"):
         attention_views(known, layers=[0, 2])
 
 

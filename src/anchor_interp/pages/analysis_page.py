@@ -8,7 +8,7 @@ from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.analysis.conclusions import ORDER, SIGNIFICANT
 from anchor_interp.analysis.verdict import MEANINGS, RULES, judged
-from anchor_interp.pages.attention_views import View, sequence_view
+from anchor_interp.pages.attention_views import sequence_view
 from anchor_interp.pages.page import (
     Picture,
     attention_of,
@@ -21,23 +21,13 @@ from anchor_interp.pages.pictures import of_analysis
 from anchor_interp.runs.phase import meanings
 
 if TYPE_CHECKING:
-    from anchor_interp.analysis.attention import SequenceAttention
     from anchor_interp.analysis.results import Analysis
 
 
 def write_analysis(analysis: "Analysis", out: str | Path) -> list[Path]:
-    """Write an analysis as a page, its figures and its numbers.
+    """Write a folder: ``index.html``, ``analysis.json`` and ``figures/*.png`` and ``*.svg``.
 
-    Args:
-        analysis: the analysis to show.
-        out: the folder. It is created; an old file is replaced once the new one is complete.
-
-    Returns:
-        ``index.html``, ``analysis.json`` and the figures, ``figures/*.png`` and ``*.svg``.
-
-    Raises:
-        StoreError: a file cannot be written, or the path is a file or a run's folder.
-        ConfigError: the path is empty.
+    Returns these files; StoreError if one cannot be written, or ``out`` is a run's folder.
     """
     out = output_folder(out, "the analysis")
     pictures = list(of_analysis(analysis))
@@ -53,7 +43,11 @@ def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = N
     drawn = list(of_analysis(analysis)) if pictures is None else pictures
     mechanism, config = analysis.mechanism, analysis.config
     attention = [] if mechanism is None else attention_of(mechanism.attention, 1)
-    sequences = [(example, _views(example, i)) for i, example in enumerate(analysis.attention)]
+    sequences = [
+        (example, [sequence_view(example, layer, id=f"sequence-{i}-{layer}")
+                   for layer in range(len(example.patterns))])
+        for i, example in enumerate(analysis.attention)
+    ]  # fmt: skip
     shown = [entry.views for entry in attention] + [views for _, views in sequences]
     return fill_page(
         "analysis.html.jinja",
@@ -75,8 +69,3 @@ def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = N
         attention=attention,
         sequences=sequences,
     )
-
-
-def _views(example: "SequenceAttention", index: int) -> list[View]:
-    layers = range(len(example.patterns))
-    return [sequence_view(example, layer, id=f"sequence-{index}-{layer}") for layer in layers]

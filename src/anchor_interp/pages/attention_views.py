@@ -6,18 +6,19 @@ notebooks: one output holds all views and the script, so it still works after th
 again. If a page has several outputs, all use the script of the first.
 """
 
-import importlib.util
 import json
+import os
 import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from importlib.metadata import distribution
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anchor_interp._util.errors import AnchorInterpError, ConfigError
+from anchor_interp._util.schema import checked
 
 if TYPE_CHECKING:
     from anchor_interp.analysis.attention import (
@@ -112,26 +113,19 @@ def attention_views(
 ) -> AttentionViews:
     """Attention in several sequences; make it the last line of a notebook cell.
 
-    Args:
-        attention: what :func:`anchor_interp.analysis.attention.attention_patterns` gives.
-        layers: 0-based layers to show; all if None.
-
-    Raises:
-        ConfigError: a layer does not exist.
+    Layers are 0-based; None shows all.
     """
     n_layers = len(attention.patterns)
     shown = tuple(range(n_layers) if layers is None else layers)
     for layer in shown:
-        if layer not in range(n_layers):
-            raise ConfigError(f"layer is {layer!r}; expected 0 to {n_layers - 1}")
+        checked(layer, int, "layer", low=0, high=n_layers - 1)
     rows = []
     for index, (words, roles) in enumerate(zip(attention.words, attention.roles, strict=True)):
         tokens = _labelled(words, [_ROLES.get(role, role) for role in roles])
         views = [_view(attention.patterns[i, index], tokens, f"{index}-{i}") for i in shown]
         rows.append(tuple(views))
-    return AttentionViews(
-        tuple(rows), shown, attention.words, attention.roles, tuple(attention.answers.tolist())
-    )
+    answers = tuple(attention.answers.tolist())
+    return AttentionViews(tuple(rows), shown, attention.words, attention.roles, answers)
 
 
 def attention_view(example: "AttentionExample", layer: int, *, id: str) -> View:
@@ -159,21 +153,12 @@ def roles(example: "AttentionExample") -> list[str]:
 
 
 def bundle() -> str:
-    """CircuitsVis's script, safe inside ``<script>``.
-
-    Raises:
-        AnchorInterpError: CircuitsVis or its script is not installed.
-    """
-    spec = importlib.util.find_spec("circuitsvis")
-    folders = [] if spec is None else spec.submodule_search_locations or []
-    for folder in folders:
-        path = Path(folder) / "dist" / "cdn" / "iife.js"
-        if path.is_file():
-            text = path.read_text(encoding="utf-8")
-            text = re.sub(r"^//# sourceMappingURL=.*$", "", text, flags=re.MULTILINE)
-            # these occur in string literals, where the escape means the same character
-            return re.sub(r"<(?=/script|script|!--)", r"\\x3c", text, flags=re.IGNORECASE)
-    raise AnchorInterpError("circuitsvis is not installed with its script; pip install circuitsvis")
+    """CircuitsVis's script, safe inside ``<script>``."""
+    path = distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")
+    text = Path(os.fspath(path)).read_text(encoding="utf-8")
+    text = re.sub(r"^//# sourceMappingURL=.*$", "", text, flags=re.MULTILINE)
+    # these occur in string literals, where the escape means the same character
+    return re.sub(r"<(?=/script|script|!--)", r"\\x3c", text, flags=re.IGNORECASE)
 
 
 def _view(patterns: Any, tokens: list[str], id: str) -> View:

@@ -64,21 +64,15 @@ def write_diagrams(
     runs: Path | None = None,
     **choices: Any,
 ) -> list[Path]:
-    """Write the diagrams of a sweep called ``name`` as a page, figures and numbers.
+    """Write the diagrams of a sweep called ``name`` into a folder.
 
-    Rows and choices (``x``, ``y``, ``where``, ``best_over``, ``maps``) are those of
-    :func:`anchor_interp.sweeps.diagrams.phase_diagrams`. The folder ``out`` is created if needed;
-    complete new files replace files of the same names. ``runs`` is the folder of the run folders: a
-    run whose folder holds a ``report.html`` is linked to it.
+    Rows and choices are those of :func:`anchor_interp.sweeps.diagrams.phase_diagrams`. A run with a
+    ``report.html`` in its folder, below ``runs``, is linked to it.
 
     Returns:
         ``index.html``, ``diagram.json`` (:class:`anchor_interp.sweeps.diagrams.Diagrams`),
         ``cells.csv`` (:func:`anchor_interp.sweeps.diagrams.summary`) and the figures,
-        ``figures/*.png`` and ``*.svg``.
-
-    Raises:
-        ConfigError: the rows make no diagram, or the path is not a path.
-        StoreError: a file cannot be written, or ``out`` is a file or a run's folder.
+        ``figures/*.png`` and ``*.svg``. StoreError if one cannot be written.
     """
     out = output_folder(out, "the diagrams")
     diagrams = phase_diagrams(rows, **choices)

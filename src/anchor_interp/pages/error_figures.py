@@ -21,16 +21,10 @@ def plane_of_errors(
     y: Integer[np.ndarray, " n"],
     right: Shaped[np.ndarray, " n"],
 ) -> "Figure":
-    """The share of right answers over a plane of two numbers, from 0 on.
+    """The share of right answers (each 0 to 1) over a plane of two numbers, from 0 on.
 
     A cell without an example stays white. Cells grow until there are at most 100 a side, and on
     average an example or more in each.
-
-    Args:
-        plane: the names of the numbers, and the square to frame.
-        x: the numbers of every example along the first axis.
-        y: and along the second one.
-        right: how right each answer is, from 0 to 1.
     """
     square = plane.square
     n_numbers = 1 + int(max(x.max(initial=0), y.max(initial=0), square[1] if square else 0))

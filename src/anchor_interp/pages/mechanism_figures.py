@@ -125,9 +125,6 @@ def cluster_map(clusters: "Clusters") -> "Figure":
     """t-SNE of a state: one colour per unordered pair, one marker per order.
 
     Source: NeurIPS paper, figure 3b; complexity-control paper, figures 4A and 4C.
-
-    Raises:
-        ConfigError: the clusters have no t-SNE.
     """
     if clusters.embedding is None:
         raise ConfigError("these clusters have no t-SNE; make them with tsne=True")

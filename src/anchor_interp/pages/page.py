@@ -51,12 +51,7 @@ class Attention:
 
 
 def output_folder(out: str | Path, what: str) -> Path:
-    """The folder, if a page and its figures can be written into it.
-
-    Raises:
-        StoreError: the path is a file or a run's folder.
-        ConfigError: the path is empty.
-    """
+    """The folder, if a page can be written into it; StoreError if it is a file or a run's."""
     out = checked_path(out, "out")
     if out.exists() and not out.is_dir():
         raise StoreError(f"{out} is a file; name a folder for {what}")
@@ -69,14 +64,7 @@ def output_folder(out: str | Path, what: str) -> Path:
 def fill_page(
     template: str, views: Sequence[View], *, styles: Sequence[str] = (), **content: Any
 ) -> str:
-    """Fill a template.
-
-    Args:
-        template: a file that extends ``base.html.jinja``.
-        views: the attention views of the page.
-        styles: further style sheets among the templates.
-        content: the names that the template uses.
-    """
+    """Fill a template; ``styles`` are further style sheets beside the templates."""
     page = _environment().get_template(template)
     return page.render(
         style="".join(template_text(name) for name in ("report.css", *styles)),

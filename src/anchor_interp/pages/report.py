@@ -31,20 +31,9 @@ if TYPE_CHECKING:
 def write_report(
     runs: Sequence["Findings"], out: str | Path, *, pictures: Path | None = None
 ) -> list[Path]:
-    """Write the page, and on request its figures as files.
+    """Write the page, and every figure as PNG and SVG if there is a folder for ``pictures``.
 
-    Args:
-        runs: the runs to show.
-        out: the HTML file. Its folder is created; an old file is replaced once the new one is
-            complete.
-        pictures: a folder for every figure as PNG and SVG.
-
-    Returns:
-        The files written, the page first.
-
-    Raises:
-        StoreError: a file cannot be written or belongs to a run.
-        ConfigError: there is no run, or the path is empty.
+    Returns the files, the page first; StoreError if one cannot be written or belongs to a run.
     """
     out = checked_path(out, "out")
     output_file(out)

@@ -104,14 +104,7 @@ def signed_map(axes: "Axes", matrix: Any, label: str, **options: Any) -> None:
 
 
 def cell_values(axes: "Axes", matrix: Any, white: Any, fontsize: int) -> None:
-    """Write the values of a matrix into its cells.
-
-    Args:
-        axes: where an image of the matrix is drawn.
-        matrix: values, shape (row, column); NaN leaves a cell empty.
-        white: cells with white text instead of black, booleans of the same shape.
-        fontsize: in points.
-    """
+    """Write the values of a matrix [row, column] into its cells, unless NaN; some in white."""
     for row, column in np.argwhere(~np.isnan(matrix)):
         axes.text(column, row, f"{matrix[row, column]:z.2f}", ha="center", va="center",
                   fontsize=fontsize, color="white" if white[row, column] else "black")  # fmt: skip
@@ -153,11 +146,7 @@ def or_nan(value: float | None) -> float:
 
 
 def save(figure: "Figure", path: Path) -> Path:
-    """Write a figure whole or not at all: SVG if the name ends in ``.svg``, else PNG.
-
-    Raises:
-        StoreError: the file cannot be written.
-    """
+    """Write a figure whole or not at all: SVG if the name ends in ``.svg``, else PNG."""
     if path.suffix.lower() == ".svg":
         write_output(path, standalone_svg(figure))
     else:
