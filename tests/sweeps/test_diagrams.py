@@ -289,7 +289,7 @@ WIDE = grid(done, gamma=(0.3, 0.4), weight_decay=(0.0, 1.0), lr=tuple(range(1, 8
 @pytest.mark.parametrize(
     ("rows", "options", "said"),
     [
-        ([], {}, "the table has no rows"),
+        ([], {}, r"no run is done \(no runs\)"),
         ([done()], {}, "no setting varies between the runs"),
         ([not_done("missing", gamma=g) for g in (0, 1)], {}, r"no run is done \(2 missing\)"),
         (SWEEP, {"x": "gama"}, r"x is 'gama' \(did you mean 'gamma'"),

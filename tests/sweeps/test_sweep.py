@@ -553,7 +553,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, small: SweepFolde
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(StoreError, match=r"not a sweep folder but holds 'thesis.tex'"):
         sweep(SMALL, tmp_path, engine=Here(), quiet=True)
-    with pytest.raises(StoreError, match="is a file"):
+    with pytest.raises(StoreError, match="Not a directory"):
         sweep(SMALL, tmp_path / "thesis.tex", engine=Here(), quiet=True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

@@ -120,9 +120,9 @@ class Cell:
 
 
 def make_mark(row: TableRow, slot: int, maps: Sequence[str] = ()) -> RunMark:
-    """The mark of one run; ConfigError if a row has an invalid status, phase or measure.
+    """The mark of one run; ``maps`` are further columns that are measures.
 
-    ``maps`` are further columns that are measures.
+    ConfigError if a row has an invalid status, phase or measure.
     """
     run_id = str(row.get("run_id"))
     status: RunStatus = checked(row.get("status"), RunStatus, f"status of run {run_id}")

@@ -144,18 +144,15 @@ def phase_diagrams(
         maps: further columns with numbers to map, such as a user's measures.
 
     Raises:
-        ConfigError: there is no row, no finished run, no such column or no setting that varies; or
-            the table needs more than :data:`anchor_interp.sweeps.layout.MAX_DIAGRAMS` diagrams, or
-            has an invalid row.
+        ConfigError: there is no finished run, no such column or no setting that varies, or more
+            than :data:`anchor_interp.sweeps.layout.MAX_DIAGRAMS` diagrams are needed.
     """
-    if not rows:
-        raise ConfigError("the table has no rows; expected at least one run")
     kept, conditions = rows_where(rows, where or {})
-    layout = choose_layout(kept, x, y, _names(best_over))
     states = Counter(str(row.get("status")) for row in kept)
     if not states["done"]:
-        counts = ", ".join(f"{n} {status}" for status, n in states.items())
+        counts = ", ".join(f"{n} {status}" for status, n in states.items()) or "no runs"
         raise ConfigError(f"no run is done ({counts}); a diagram needs at least one: run the sweep")
+    layout = choose_layout(kept, x, y, _names(best_over))
     further = _further(kept, _names(maps))
     placed = _placed(kept, layout, further)
     return Diagrams(

@@ -246,11 +246,7 @@ def effect(
         least: The smallest effect that counts, 0 or more: a rise of the number.
         between: Two values of the setting; give them the other way round to ask for a fall.
         cluster: Columns, such as seed, whose equal values keep runs of one setting together.
-        where: Conditions that runs have to meet, as for :func:`phase_diagrams`.
-
-    Raises:
-        ConfigError: no run meets a condition, a column is missing or holds texts, or no run has a
-            value of ``between``.
+        where: The value, or a list of values, to keep, by column.
     """
     checked(least, float, "least", low=0)
     rows, _ = rows_where(_rows(table), where or {})

@@ -76,10 +76,8 @@ def estimate(
             _LOGGER.info("timing a model: %s", config.model)
             timed[shape] = _seconds_per_step(config, target)
         total += _START_SECONDS + timed[shape] * steps
-    parts = (
-        f"finished runs for {from_runs}" if from_runs else "",
-        f"{_STEPS} steps of each of {len(timed)} shapes" if timed else "",
-    )
+    parts = [f"finished runs for {from_runs}"] if from_runs else []
+    parts += [f"{_STEPS} steps of each of {len(timed)} shapes"] if timed else []
     path = folder.path.absolute()
     place = next(place for place in (path, *path.parents) if place.exists())
     return Estimate(
@@ -89,7 +87,7 @@ def estimate(
         seconds=total / max(1, min(workers, len(todo))),
         disk_bytes=sum(map(disk_bytes, todo.values())),
         free_bytes=shutil.disk_usage(place).free,
-        basis=", ".join(filter(None, parts)) or "nothing is left to do",
+        basis=", ".join(parts) or "nothing is left to do",
     )
 
 

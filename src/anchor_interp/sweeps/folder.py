@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from anchor_interp._util import errors, files
-from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreError
+from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreError, raising
 from anchor_interp._util.lock import Lock, NoLocksError, is_held
 from anchor_interp._util.schema import checked_path, digest
 from anchor_interp.sweeps.columns import COLUMNS, State, aligned
@@ -74,9 +74,7 @@ class SweepFolder:
     def extend(self, sweep: Sweep) -> Sweep:
         """Add a sweep to what was asked for, and return all of it; creates a missing folder.
 
-        Raises:
-            StoreError: the folder holds something else, cannot be written, or is locked.
-            ConfigError: the existing ``spec.yaml`` is damaged, or the new one would be too large.
+        StoreError if the folder holds something else, cannot be written, or is locked.
         """
         with self._writing():
             self._check_is_ours()
@@ -98,19 +96,11 @@ class SweepFolder:
         return pandas.DataFrame(rows, columns=list(rows[0] if rows else COLUMNS))
 
     def rows(self) -> list[TableRow]:
-        """One row for every run of the sweep, in order and up to date.
-
-        Raises:
-            StoreError: this is not a sweep folder; ConfigError if its ``spec.yaml`` is damaged.
-        """
+        """One row for every run of the sweep, in order and up to date."""
         return self._rows(self._spec_digest())
 
     def write_table(self) -> list[TableRow]:
-        """Bring ``table.parquet`` up to date and return its rows.
-
-        Raises:
-            StoreError: as :meth:`rows`, or the table cannot be written.
-        """
+        """Bring ``table.parquet`` up to date and return its rows."""
         spec = self._spec_digest()
         with self._writing(), self.locked(needed=False):
             rows = self._rows(spec)  # locked: an older table must not replace a newer one
@@ -171,13 +161,9 @@ class SweepFolder:
                     raise
             yield
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _writing(self) -> contextlib.AbstractContextManager[None]:
         """StoreError if the file system refuses something."""
-        try:
-            yield
-        except OSError as error:
-            raise StoreError(f"cannot write to the sweep folder {self.path}: {error}") from error
+        return raising(StoreError, f"cannot write to the sweep folder {self.path}: ", of=OSError)
 
     def _failure_file(self, name: str) -> Path:
         return self.path / "failures" / f"{name}.json"
@@ -214,8 +200,6 @@ class SweepFolder:
         return updated_row(row, self.runs / name, state, failure.message if failure else None)
 
     def _check_is_ours(self) -> None:
-        if files.is_there(self.path) and not self.path.is_dir():
-            raise StoreError(f"{self.path} is a file; give the sweep its own folder")
         names = {name for name in _names(self.path) if not name.startswith(".")} - _OURS
         if names and not files.is_there(self.spec_file):
             text = f"{self.path} is not a sweep folder but holds {min(names)!r}"
@@ -227,8 +211,7 @@ def _yaml(sweep: Sweep) -> str:
     plain = to_plain(sweep)
     text: str = yaml.safe_dump(plain, sort_keys=False, width=100, default_flow_style=None)
     if len(text) > MAX_BYTES:
-        expected = f"expected at most {MAX_BYTES:,}: give each part its own folder"
-        raise ConfigError(f"spec.yaml would have {len(text):,} bytes; {expected}")
+        raise ConfigError(f"spec.yaml would exceed {MAX_BYTES:,} bytes; give each part a folder")
     return text
 
 

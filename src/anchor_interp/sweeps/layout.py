@@ -59,12 +59,7 @@ class Layout:
 def choose_layout(
     rows: Sequence[TableRow], x: str | None, y: str | None, best: tuple[str, ...]
 ) -> Layout:
-    """The layout of these rows with the axes that are given; see :func:`phase_diagrams`.
-
-    Raises:
-        ConfigError: a column is not a setting, no setting varies, or there would be more than
-            :data:`MAX_DIAGRAMS` diagrams.
-    """
+    """The layout of these rows with the axes that are given; see :func:`phase_diagrams`."""
     columns = settings_of(rows)
     for name in best:
         check_column(name, "best_over", columns)
@@ -78,7 +73,12 @@ def choose_layout(
             facets.append(name)
     n_diagrams = len(group(rows, facets))
     if n_diagrams > MAX_DIAGRAMS:
-        raise ConfigError(_too_many(rows, facets, n_diagrams, axes))
+        name, value = facets[0], word(values_of(rows, facets[0])[0])
+        raise ConfigError(
+            f"besides {' and '.join(axes)} these settings vary: {', '.join(facets)}, which makes "
+            f"{n_diagrams} diagrams; expected at most {MAX_DIAGRAMS}: keep some runs with where, "
+            f"such as {name}={value}, or take the best over it with best_over={name}"
+        )
     following = tuple(name for name in others if name not in facets)
     return Layout(x, y, best, tuple(facets), following, tuple(varying))
 
@@ -118,12 +118,3 @@ def _axes(
     if y is None:  # a setting that follows x would fill only a diagonal of cells
         y = next((name for name in free if not follows(rows, name, [x])), None)
     return x, y
-
-
-def _too_many(rows: Sequence[TableRow], facets: list[str], n: int, axes: list[str]) -> str:
-    name, first = facets[0], word(values_of(rows, facets[0])[0])
-    return (
-        f"besides {' and '.join(axes)} these settings vary: {', '.join(facets)}, which makes {n} "
-        f"diagrams; expected at most {MAX_DIAGRAMS}: keep some runs with where, such as "
-        f"{name}={first}, or take the best over it with best_over={name}"
-    )

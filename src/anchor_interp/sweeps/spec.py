@@ -141,9 +141,9 @@ def read_sweep(path: str | Path) -> Sweep:
 
 
 def parse_sweep(data: Any, *, folder: Path = Path()) -> Sweep:
-    """Make a sweep from the plain values of a file, or of a single grid.
+    """Make a sweep from the plain values of a file, or of a single grid; see :func:`read_sweep`.
 
-    Paths of configurations are relative to ``folder``. ConfigError names an invalid entry.
+    Paths of configurations are relative to ``folder``.
     """
     if not data or not isinstance(data, Mapping):
         raise ConfigError(f"the sweep is {shown(data)}; expected grids, or entries of one grid")

@@ -18,11 +18,7 @@ from anchor_interp.sweeps.spec import SWEEPS, Loader, Sweep, parse_sweep, read_s
 def named_values(
     texts: Iterable[str], *, such_as: str = "lr=0.001 or gamma=0.5,0.6"
 ) -> dict[str, list[Any]]:
-    """Read ``NAME=VALUE`` or ``NAME=VALUE,VALUE``; a value is written as in a sweep file.
-
-    Raises:
-        ConfigError: a text has another form, or a name is given twice.
-    """
+    """Read ``NAME=VALUE`` or ``NAME=VALUE,VALUE``; a value is written as in a sweep file."""
     values: dict[str, list[Any]] = {}
     for text in texts:
         name, _, listed = map(str.strip, text.partition("="))
