@@ -19,7 +19,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def own_measures(functions: Iterable[str]) -> tuple[Measure, ...]:
-    """The measures of a user's functions, each ``module:function``; ConfigError for a taken name."""
+    """The measures of functions, each as ``module:function``; ConfigError for a taken name."""
     measures = tuple(map(column_measure, functions))
     names = [measure.name for measure in measures]
     for name in names:

@@ -14,11 +14,9 @@ holdout     what training leaves out
 
 The papers do not state the tokens. ``numbers`` has one token a number, so that nothing but the
 training data relates 417 to 418; the others spell each number with zeros in front, as long as the
-longest: "4 1 7 + 5 8 0 = 0 9 9 7 ." or, ``reversed``, "7 1 4 + 0 8 5 = 7 9 9 0 .".
-
-The holdouts ignore symmetry: training may show b + a where a + b is left out, except in the
-square. Source of the intervention: Hu, Tang, Yang and Zhang, ICML 2024 ("Case-based or rule-based:
-how do transformers do the math?").
+longest: "4 1 7 + 5 8 0 = 0 9 9 7 ." or, ``reversed``, "7 1 4 + 0 8 5 = 7 9 9 0 .". Training may
+show b + a where a + b is left out, except in the square. Source: Hu, Tang, Yang and Zhang, ICML
+2024 ("Case-based or rule-based: how do transformers do the math?").
 """
 
 import functools

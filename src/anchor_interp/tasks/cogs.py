@@ -1,9 +1,8 @@
 """COGS: sentences become logical forms, and the test set uses known words in unknown roles.
 
 "The boy slept ." is answered with "* boy ( x _ 1 ) ; sleep . agent ( x _ 2 , x _ 1 )". The answer
-has a token for each digit of a number, so that no index is a word that training lacks. It is right
-only if every token is. The splits ask for the training distribution, and for 21 types of
-generalisation of 1,000 sentences each:
+has a token for each digit of a number, so that no index is a word that training lacks. The splits
+ask for the training distribution, and for 21 types of generalisation of 1,000 sentences each:
 
 ==============  ==================================================================================
 split           sentences
@@ -15,11 +14,10 @@ split           sentences
                 subject: 3 types (``STRUCTURAL`` there)
 ==============  ==================================================================================
 
-``aspects`` tells the type of every example. Both corpora, our own sentences and the official files,
-have the same words, longest sequence, types and sets; a model of one can be asked about the other.
-The training set has 24,000 sentences, some words by themselves, and few rows with each held-out
-word: ask for all of it, or few of those rows may be in it. Sources: complexity-control paper,
-section VII and figure 7B; Kim and Linzen, EMNLP 2020; https://github.com/najoungkim/COGS.
+Both corpora, our own sentences and the official files, have the same words, longest sequence, types
+and sets. The training set has few rows with each held-out word: ask for all 24,000, or few of those
+may be in it. Sources: complexity-control paper, section VII and figure 7B; Kim and Linzen, EMNLP
+2020; https://github.com/najoungkim/COGS.
 """
 
 import functools

@@ -2,9 +2,8 @@
 
 A corpus is one long stream of documents, each followed by a token of its own
 (:mod:`anchor_interp.tasks.corpus_tokens`). An example is a window of it, ``length`` tokens that the
-model reads and one more; all but the first are predicted. Windows overlap by one token, so that
-every token is predicted once. They are read from the file when they are needed: a corpus may be
-larger than the memory.
+model reads and one more. Windows overlap by one token, so that every token is predicted once. They
+are read from the file when they are needed: a corpus may be larger than the memory.
 
 ==============  ==================================================================================
 split           windows
@@ -14,9 +13,8 @@ split           windows
 ``prose``       (OOD) of held-out prose, after training on code; ``code`` after training on prose
 ==============  ==================================================================================
 
-Sources and their parts are in :mod:`anchor_interp.tasks.corpus_sources`, tokenizers in
-:mod:`anchor_interp.tasks.corpus_tokenizers`. Source: complexity-control paper, section VII, figure
-7D, on SlimPajama's GitHub part and on GitHub with Wikipedia.
+Source: complexity-control paper, section VII, figure 7D, on SlimPajama's GitHub part and on GitHub
+with Wikipedia.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

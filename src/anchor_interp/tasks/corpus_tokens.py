@@ -9,9 +9,8 @@ A corpus has a folder in the cache (``~/.cache/anchor-interp/corpus``, or ``$XDG
     other.bin        held-out documents of the kind that training leaves out
     corpus.json      written last: the corpus is complete; its digest and sizes
 
-The files grow at their end, and ``state.json`` commits what they hold. A process that dies at any
-moment loses the documents since the last commit: the next one cuts the files back and goes on at
-the same token, so that the same bytes result. A lock makes others wait for the one that writes.
+A process that dies at any moment loses the documents since ``state.json`` was written: the next one
+cuts the files back and goes on at the same token. A lock makes others wait for the one that writes.
 """
 
 import contextlib

@@ -131,10 +131,7 @@ def contrast_pairs(
     A changed key comes from the same side of the split, and a changed anchor makes a seen pair;
     both change the target. ``order`` exchanges the anchors, ``noise`` draws all noise again. A
     drawn sequence whose target no such change alters is left out: :attr:`ContrastPairs.left_out`.
-
-    Raises:
-        ConfigError: an argument is out of range, or no sequence has such a twin: its anchors are
-            equal, it has no noise, or no change alters its target.
+    ConfigError if none is left.
     """
     checked(task, AnchorTask, "task")
     checked(kind, Perturbation, "kind")
@@ -210,9 +207,7 @@ def interchange_pairs(
     pairs are by default those trained on the composition. An exchange at any place combines the
     anchors into these pairs or others trained on it: (a1', a2) and (a1, a2') are among them. A
     drawn base sequence without such a source is left out: :attr:`InterchangePairs.left_out`.
-
-    Raises:
-        ConfigError: a pair is overridden, or no base sequence has such a source.
+    ConfigError if a pair is overridden, or no sequence is left.
     """
     checked(task, AnchorTask, "task")
     checked(n, int, "n", low=1)

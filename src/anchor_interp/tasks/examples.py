@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from jaxtyping import Bool, Int, Int64, Integer
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import shown, suggestion
 
@@ -58,11 +58,7 @@ class Dataset:
 
     @classmethod
     def of(cls, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> "Dataset":
-        """Prompts and answers that are lists of tokens; an answer has its end token.
-
-        Raises:
-            ConfigError: there are more prompts than answers, or the other way round.
-        """
+        """Prompts and answers that are lists of tokens; an answer has its end token."""
         flat = [part for part in (*prompts, *answers) if not hasattr(part, "__len__")]
         if flat:
             raise ConfigError(f"{shown(flat[0])} is not a list of tokens; put an answer in a list")
@@ -101,10 +97,10 @@ class Dataset:
     @functools.cached_property
     def n_predicted(self) -> Int[np.ndarray, " n"]:
         """How many tokens of each example are predicted."""
-        if self.mask.strides[0] == 0:  # one row stands for all
-            return np.broadcast_to(self.mask[:1].sum(1), len(self))
-        numbers: Int[np.ndarray, " n"] = self.mask.sum(1)
-        return numbers
+        # one row of a corpus stands for all
+        return np.broadcast_to(
+            self.mask[: 1 if self.mask.strides[0] == 0 else None].sum(1), len(self)
+        )
 
     @property
     def inputs(self) -> Integer[np.ndarray, "n read"]:
@@ -181,11 +177,7 @@ class Examples(Readable):
         )
 
     def positions(self, where: str | int | Integers) -> Int64[np.ndarray, " n"]:
-        """The column of a place in every row: by its name, or as ``at``.
-
-        Raises:
-            ConfigError: there is no such place, or it is in the padding.
-        """
+        """The column of a place in every row: by its name, or as ``at``."""
         if not isinstance(where, str):
             return self._columns(where, "position")
         named = {**self.places, "last": self.at}
@@ -242,11 +234,9 @@ class Examples(Readable):
         n, length = self.tokens.shape
         low, high = self.at.min(), self.at.max()
         at = f"{low}" if low == high else f"{low} to {high}"
-        names = [f"; {what} {', '.join(x)}" for what, x in self._named() if x]
+        named = (("labels", self.labels), ("places", self.places))
+        names = [f"; {what} {', '.join(some)}" for what, some in named if some]
         return f"{n} of {length} tokens, answered at position {at}{''.join(names)}"
-
-    def _named(self) -> tuple[tuple[str, Mapping[str, np.ndarray]], ...]:
-        return ("labels", self.labels), ("places", self.places)
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         columns = {"answer": self.answers, "wrong": self.wrong, "at": self.at, **self.labels}
@@ -268,15 +258,9 @@ def check_aligned(**named: Examples) -> None:
 
 
 def as_integers(values: Any, name: str, axes: int) -> Integer[np.ndarray, "..."]:
-    """Integers of one (n) or two (n, pos) axes as an array.
-
-    Raises:
-        ConfigError: something else, or none at all.
-    """
-    try:
+    """Integers of one (n) or two (n, pos) axes as an array; ConfigError for anything else."""
+    with raising(ConfigError, f"the rows of {name} differ in length; pad them: ", of=ValueError):
         array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-    except ValueError:
-        raise ConfigError(f"the rows of {name} differ in length; pad them to one length") from None
     if array.ndim != axes or array.dtype.kind not in "iu" or not array.size:
         shape = "[n, pos], of at least one token" if axes == 2 else "[n]"
         about = f"shape {array.shape} and dtype {array.dtype}"

@@ -85,10 +85,7 @@ def exchange_label(
     Row i of ``source`` is the source of row i of ``base``. ``answer`` is what the model is thought
     to compute: it takes labels by name, each [n], and returns the answers, tokens [n]. Examples
     whose expected answer is that of the base or of the source itself tell nothing and are left out.
-
-    Raises:
-        ConfigError: examples with other positions, or without the label or answers, none that an
-            answer tells apart, or labels whose ``answer`` is not the examples' own.
+    ConfigError if none is left, or ``answer`` does not give the examples' own answers.
     """
     base, source = as_examples(base), as_examples(source)
     check_aligned(base=base, source=source)

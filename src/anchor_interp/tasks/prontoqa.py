@@ -8,8 +8,9 @@ each rule that is applied, and what follows from it.
 
 A world is a chain of concepts: each is also the next one, and has one property, negated or not. The
 statement is about the property of a concept of the chain, and is negated half the time. Proving or
-refuting it applies as many rules as the example has *hops*. A second chain, of other concepts, has
-at the same depth a rule with the opposite sign, the *distractor*. The rules come in random order.
+refuting it applies as many rules as the example has *hops*. A second chain, of other concepts and
+never reached, has at the same depth a rule with the opposite sign, the *distractor*. The rules come
+in random order.
 
 ================  ==============================================================================
 ``distribution``  what the rules hold of the second chain
@@ -20,20 +21,12 @@ at the same depth a rule with the opposite sign, the *distractor*. The rules com
                   nothing but following the chain from the person's concept tells the answer
 ================  ==============================================================================
 
-The second chain is never reached. ``Prontoqa.baselines`` gives the score of that shortcut, which
-stands beside every result.
+The ontologies of the test sets are those of one hash value in eight, whatever their order and
+question. ``id`` asks for as many hops as training, ``deeper`` for one more. A chain has one or two
+concepts more than ``hops``, in ``deeper`` one: its examples are no longer than those of training.
 
-Only the judgement is scored, the last word before the end: the proof before it may be wrong or too
-long. An answer that does not end within the model's context is wrong.
-
-The ontologies of the test sets are those of one hash value in eight, so none is in the training
-set, in whatever order and with whatever question. ``id`` asks for as many hops as training,
-``deeper`` for one more. A chain has ``hops`` + 1 concepts or one more, in ``deeper`` the fewer: its
-examples are no longer than those of training.
-
-Source: complexity-control paper, section VII and figure 7E; Saparov and He, ICLR 2023. Of the
-options of their sampler, this one has chains without branches in random order. The words are our
-own.
+Source: complexity-control paper, section VII and figure 7E; Saparov and He, ICLR 2023: of their
+sampler's options, chains without branches in random order. The words are our own.
 """
 
 from collections import Counter
@@ -125,7 +118,7 @@ class Prontoqa(Task):
         return Dataset(tokens, inside & (place >= starts[:, None]), lengths)
 
     def score(self, examples: Dataset, answers: Sequence[Sequence[int]]) -> Bool[np.ndarray, " n"]:
-        """Whether the judgement is right: the last word before the end; see the module."""
+        """Whether the judgement is right, the last word before the end, whatever the proof."""
         pairs = zip(answers, examples.answers(), strict=True)
         return np.array([tuple(given[-2:]) == wanted[-2:] for given, wanted in pairs], bool)
 
@@ -335,13 +328,12 @@ class _Question:
 
     def guess(self) -> bool:
         """The judgement of the rule on that property whose subject occurs in more of the rules."""
-        counts = Counter(
-            [*self.links, *self.links.values(), *(owner for owner, _, _ in self.traits)]
-        )
-        rules = [
+        owners = [owner for owner, _, _ in self.traits]
+        counts = Counter([*self.links, *self.links.values(), *owners])
+        asked = [
             (counts[owner], denied) for owner, what, denied in self.traits if what == self.asked
         ]
-        return max(rules)[1] == self.negated
+        return max(asked)[1] == self.negated
 
 
 def _questions(examples: Dataset) -> Iterator[_Question]:

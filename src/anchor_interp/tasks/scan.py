@@ -1,8 +1,6 @@
 """SCAN: commands in a small language become sequences of actions.
 
-"jump around left twice" is answered with the actions of turning left and jumping, eight times over.
-The grammar has 34 verb phrases, 102 sentences of one clause and 20,910 commands in all, each with
-one right answer. The splits ask for what training leaves out:
+The grammar has 20,910 commands. The splits ask for what training leaves out:
 
 =============  ===================================================================================
 split          test set
@@ -15,9 +13,8 @@ split          test set
 =============  ===================================================================================
 
 In the first two the bare primitive is every tenth row of the training set, as in the official
-files, whose rows are the same: 21,890, 14,670, 16,990 and 16,728 without ``held_out`` commands.
-Only ``simple`` is drawn differently. Source: Lake and Baroni, ICML 2018 (appendix, grammar
-and interpretation); https://github.com/brendenlake/SCAN for the counts.
+files, whose rows are the same without ``held_out`` commands; only ``simple`` is drawn differently.
+Source: Lake and Baroni, ICML 2018 (appendix); https://github.com/brendenlake/SCAN for the counts.
 """
 
 import functools

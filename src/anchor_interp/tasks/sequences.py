@@ -84,11 +84,7 @@ class Sequences(Readable):
         return len(self.tokens)
 
     def __getitem__(self, index: Any) -> "Sequences":
-        """One sequence by its number, or some by a slice, numbers or a mask [n] of booleans.
-
-        Raises:
-            IndexError: there is no such sequence, or the index is of another kind.
-        """
+        """One sequence by its number, or some by a slice, numbers or a mask [n] of booleans."""
         rows = np.atleast_1d(np.arange(len(self))[index])
         columns = {name: array[rows] for name, array in vars(self).items() if name != "provenance"}
         return Sequences(**columns, provenance={**self.provenance, "kept": len(columns["tokens"])})
@@ -175,9 +171,6 @@ def sample(task: "AnchorTask", split: SplitName, n: int, *, seed: int) -> Sequen
 
     The split is ``train`` (seen pairs, training keys), ``id`` (seen pairs, test keys) or ``ood``
     (unseen pairs, all keys). Equal arguments give equal sequences on every machine.
-
-    Raises:
-        ConfigError: an unknown split, n or seed out of range, or a task without unseen pairs.
     """
     task = anchored(task, "sample")
     checked(split, SplitName, "split")
