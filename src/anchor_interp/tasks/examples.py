@@ -97,10 +97,8 @@ class Dataset:
     @functools.cached_property
     def n_predicted(self) -> Int[np.ndarray, " n"]:
         """How many tokens of each example are predicted."""
-        # one row of a corpus stands for all
-        return np.broadcast_to(
-            self.mask[: 1 if self.mask.strides[0] == 0 else None].sum(1), len(self)
-        )
+        is_one_row = self.mask.strides[0] == 0  # which stands for all
+        return np.broadcast_to((self.mask[:1] if is_one_row else self.mask).sum(1), len(self))
 
     @property
     def inputs(self) -> Integer[np.ndarray, "n read"]:

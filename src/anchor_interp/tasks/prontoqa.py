@@ -330,10 +330,8 @@ class _Question:
         """The judgement of the rule on that property whose subject occurs in more of the rules."""
         owners = [owner for owner, _, _ in self.traits]
         counts = Counter([*self.links, *self.links.values(), *owners])
-        asked = [
-            (counts[owner], denied) for owner, what, denied in self.traits if what == self.asked
-        ]
-        return max(asked)[1] == self.negated
+        rules = [(counts[owner], no) for owner, what, no in self.traits if what == self.asked]
+        return max(rules)[1] == self.negated
 
 
 def _questions(examples: Dataset) -> Iterator[_Question]:
