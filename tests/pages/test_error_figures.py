@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anchor_interp.pages.error_figures import plane_of_errors
+from anchor_interp.pages.run_figures import plane_of_errors
 from anchor_interp.tasks.examples import Plane
 
 

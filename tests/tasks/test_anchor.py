@@ -101,8 +101,8 @@ def test_training_and_test_cells_partition_all_cells(task: AnchorTask) -> None:
         (lambda: AnchorTask(anchors=(Anchor(1), Anchor(1))), "use a token twice"),
         (lambda: AnchorTask(anchors=(Anchor(30),)), "30, which is also a key"),
         (lambda: AnchorTask(key_min=50, key_max=50), "expected more than 50"),
-        (lambda: AnchorTask(key_min=5), "targets of the pair .* run from -2 to"),
-        (lambda: AnchorTask(key_max=250), "run from 30 to 260; expected 0 to 255"),
+        (lambda: AnchorTask(key_min=5), "a target of the pair .* is -2; expected at least 0"),
+        (lambda: AnchorTask(key_max=250), "a target of the pair .* is 260; expected at most 255"),
         (lambda: AnchorTask(unseen=((1, 9),)), r"pair \(1, 9\) is not made of the anchors"),
         (lambda: AnchorTask(unseen=((1, 2), (1, 2))), "has two roles"),
         (

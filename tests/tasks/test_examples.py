@@ -74,9 +74,9 @@ def test_logits_are_read_where_the_answer_stands(layout: Any) -> None:
         (lambda: ai.Examples([[0.5, 1]]), "float64; expected integers"),  # type: ignore[arg-type]
         (lambda: ai.Examples(TOKENS, [1, 2]), r"answers has shape \(2,\); expected 3 values"),
         (lambda: ai.Examples(TOKENS, labels={"a": [1]}), r"a has shape \(1,\); expected 3 values"),
-        (lambda: ai.Examples(TOKENS, at=4), "at is 4 in row 0; expected 0 to 3, or -4 to -1"),
-        (lambda: ai.Examples(TOKENS, at=[2, 2, 2], padding=0), "at is 2 in row 1; expected 0 to 1"),
-        (lambda: ai.Examples([[0, 0]], padding=0), "row 0 is all padding"),
+        (lambda: ai.Examples(TOKENS, at=4), "at is 4 in row 0, which has 4 tokens from position 0"),
+        (lambda: ai.Examples(TOKENS, at=[2, 2, 2], padding=0), "in row 1, which has 2 tokens from"),
+        (lambda: ai.Examples([[0, 0]], padding=0), "row 0, which has 0 tokens"),
         (lambda: ai.Examples(TOKENS, places={"verb": 9}), "verb is 9 in row 0"),
         (lambda: ai.Examples(TOKENS, places={"verb": 1}).positions("vreb"), "did you mean 'verb'"),
         (lambda: ai.last_logits(random_model(), ai.Examples([[120]])), "expected 0 to 119"),

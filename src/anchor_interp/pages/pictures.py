@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from anchor_interp.pages import mechanism_figures, run_figures
 from anchor_interp.pages.answer_figures import answer_maps
-from anchor_interp.pages.error_figures import plane_of_errors
 from anchor_interp.pages.page import Picture, file_name
 
 if TYPE_CHECKING:
@@ -46,7 +45,9 @@ def of_run(run: "Findings") -> Iterator[Picture]:
     for own in run.own_figures:
         yield Picture(own.name, own.draw())
     if run.plane is not None:
-        figure = plane_of_errors(run.plane.plane, run.plane.x, run.plane.y, run.plane.right)
+        figure = run_figures.plane_of_errors(
+            run.plane.plane, run.plane.x, run.plane.y, run.plane.right
+        )
         yield Picture("plane", figure)
 
 

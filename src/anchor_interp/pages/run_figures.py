@@ -1,14 +1,17 @@
 """Figures of runs: learning curves, accuracy of every pair, answers on unseen pairs."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from jaxtyping import Integer, Shaped
 
 from anchor_interp.pages import style
 from anchor_interp.pages.style import panel
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.phase import AspectScore, Evaluation, SplitScore, UnseenAnswers
+from anchor_interp.tasks.examples import Plane
 from anchor_interp.tasks.functions import Ints, Pair
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ SIDES: dict[Side, str] = {"train_keys": "training keys", "test_keys": "test keys
 """The words for them."""
 _KINDS = {"inferential": style.INFERENTIAL, "symmetric": style.SYMMETRIC}
 _BARS = 6
+_MOST_CELLS = 100  # of a side of a plane of errors
 _LEAST_TOLD = 0.05  # of an answer that is told whose it is
 _MOST_TEXTS = 30  # of an aspect, that bars show
 _GAP = 0.6  # between the groups of bars, whose width is 1
@@ -250,6 +254,45 @@ def _legend(figure: "Figure", axes: "Axes") -> None:
     figure.legend(
         handles, labels, loc="outside upper center", ncols=columns, frameon=False, fontsize=10
     )
+
+
+def plane_of_errors(
+    plane: Plane,
+    x: Integer[np.ndarray, " n"],
+    y: Integer[np.ndarray, " n"],
+    right: Shaped[np.ndarray, " n"],
+) -> "Figure":
+    """The share of right answers (each 0 to 1) over a plane of two numbers, from 0 on.
+
+    A cell without an example stays white. Cells grow until there are at most 100 a side, and on
+    average an example or more in each.
+    """
+    square = plane.square
+    n_numbers = 1 + int(max(x.max(initial=0), y.max(initial=0), square[1] if square else 0))
+    width = math.ceil(n_numbers / min(_MOST_CELLS, max(1, math.isqrt(len(right)))))
+    n_cells = math.ceil(n_numbers / width)
+    cell = (y // width) * n_cells + x // width
+    counts, rights = (np.bincount(cell, w, n_cells**2) for w in (np.ones(len(x)), right))
+    with np.errstate(invalid="ignore"):
+        shares = (rights / counts).reshape(n_cells, n_cells)  # NaN where there is no example
+    with panel(5.2, 4.4) as (figure, axes):
+        edges = (-0.5, n_cells * width - 0.5)
+        image = axes.imshow(
+            shares, vmin=0, vmax=1, cmap="cividis", origin="lower", extent=(*edges, *edges)
+        )
+        style.colour_bar(image, axes, "right answers")
+        if square is not None:
+            low, high = square
+            style.frame(
+                axes, (low - 0.5, low - 0.5), high - low + 1, edgecolor=style.CHOSEN, linewidth=1.5
+            )
+        axes.set(
+            xlabel=plane.x,
+            ylabel=plane.y,
+            xlim=(-0.5, n_numbers - 0.5),
+            ylim=(-0.5, n_numbers - 0.5),
+        )
+    return figure
 
 
 def top_answers(answers: UnseenAnswers) -> list[tuple[str, float]]:

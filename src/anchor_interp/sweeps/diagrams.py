@@ -26,8 +26,16 @@ from anchor_interp.sweeps.cells import (
 from anchor_interp.sweeps.columns import NUMERIC, kind_of
 from anchor_interp.sweeps.decay import DecayPanel, decay_panels
 from anchor_interp.sweeps.layout import Layout, choose_layout, slots_of
-from anchor_interp.sweeps.settings import ANCHORS, TableRow, Value, group, label, values_of
-from anchor_interp.sweeps.where import check_column, rows_where
+from anchor_interp.sweeps.settings import (
+    ANCHORS,
+    TableRow,
+    Value,
+    check_column,
+    group,
+    label,
+    rows_where,
+    values_of,
+)
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,16 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis import statistics
 from anchor_interp.analysis.statistics import POWER, Floats, permutation_p, student_quantile
-from anchor_interp.sweeps.settings import TableRow, Value, label, listed, word
+from anchor_interp.sweeps.settings import (
+    TableRow,
+    Value,
+    check_column,
+    label,
+    listed,
+    rows_where,
+    word,
+)
 from anchor_interp.sweeps.table import read_table
-from anchor_interp.sweeps.where import check_column, rows_where
 
 Verdict = Literal[
     "supported", "not supported", "reversed", "inconclusive", "nothing comparable",
@@ -252,17 +259,21 @@ def effect(
     rows, _ = rows_where(_rows(table), where or {})
     counted = _counted(rows, of, on, (*within, *cluster))
     between = _kinds(counted, on, between)
-    if between:
-        counted = [row for row in counted if row[on] in between]
     groups: dict[str, list[TableRow]] = {}
     for row in counted:
-        groups.setdefault(listed(row.get(name) for name in within), []).append(row)
+        if between is None or row[on] in between:
+            groups.setdefault(listed(map(row.get, within)), []).append(row)
     enough = {at: groups[at] for at in sorted(groups) if _enough(groups[at], on, between)}
     kind = f"{word(between[1])} minus {word(between[0])}" if between else "Spearman's correlation"
 
+    def stratum(rows: Sequence[TableRow]) -> Stratum:
+        x = [row[on] == between[1] if between else row[on] for row in rows]
+        together = [(row[on], *map(row.get, cluster)) if cluster else (id(row),) for row in rows]
+        y = [row[of] for row in rows]
+        return Stratum(np.array(x, np.float64), np.array(y, np.float64), together)
+
     def judged(strata: Sequence[list[TableRow]], parts: Mapping[str, Effect]) -> Effect:
-        n = sum(map(len, strata))
-        kept = [_stratum(some, of, on, between, cluster) for some in strata]
+        n, kept = sum(map(len, strata)), list(map(stratum, strata))
         estimate = line(kept) if between else trend(kept)
         verdict: Verdict = "nothing comparable"
         reason = f"no stratum has {FEWEST} runs to compare"
@@ -329,17 +340,3 @@ def _enough(rows: Sequence[TableRow], on: str, between: Sequence[Value] | None) 
     if between is None:
         return len(rows) >= FEWEST and len({row[on] for row in rows}) > 1
     return all(sum(row[on] == value for row in rows) >= FEWEST for value in between)
-
-
-def _stratum(
-    rows: Sequence[TableRow],
-    of: str,
-    on: str,
-    between: Sequence[Value] | None,
-    cluster: Sequence[str],
-) -> Stratum:
-    x = [row[on] == between[1] if between else row[on] for row in rows]
-    y = [row[of] for row in rows]
-    clusters = [(row[on], *(row.get(name) for name in cluster)) if cluster else (id(row),)
-                for row in rows]  # fmt: skip
-    return Stratum(np.array(x, np.float64), np.array(y, np.float64), clusters)

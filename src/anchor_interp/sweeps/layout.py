@@ -10,6 +10,7 @@ from anchor_interp.sweeps.cells import seed_of
 from anchor_interp.sweeps.settings import (
     PREFERRED,
     TableRow,
+    check_column,
     follows,
     group,
     settings_of,
@@ -17,7 +18,6 @@ from anchor_interp.sweeps.settings import (
     values_of,
     word,
 )
-from anchor_interp.sweeps.where import check_column
 
 MAX_DIAGRAMS = 6  # side by side
 

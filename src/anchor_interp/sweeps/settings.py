@@ -1,9 +1,11 @@
-"""The settings of a sweep's runs: which vary, and how their values are grouped and named."""
+"""The settings of a sweep's runs: which vary, and how values are grouped, named and chosen."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import shown, suggestion
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.runs.config import TrainConfig
 
@@ -104,6 +106,34 @@ def group(rows: Iterable[TableRow], names: Sequence[str]) -> list[Group]:
 def follows(rows: Sequence[TableRow], name: str, others: Sequence[str]) -> bool:
     """Whether the values of the other settings fix the value of this one."""
     return all(len(values_of(same, name)) == 1 for _, same in group(rows, others))
+
+
+def rows_where(
+    rows: Sequence[TableRow], where: Mapping[str, Any]
+) -> tuple[list[TableRow], dict[str, tuple[Value, ...]]]:
+    """The rows that meet all conditions, and these: the value, or values, to keep by column.
+
+    ConfigError if there is no such column, or no row meets the conditions.
+    """
+    conditions: dict[str, tuple[Value, ...]] = {}
+    kept = list(rows)
+    columns = sorted({column for row in rows for column in row}) if where else []
+    for name, wanted in where.items():
+        values = tuple(wanted) if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
+        check_column(name, "where", columns)
+        before, kept = kept, [row for row in kept if any(row.get(name) == v for v in values)]
+        if not kept:
+            expected = listed(values_of(before, name)[:10])
+            raise ConfigError(f"no run has {name} {listed(values)}; expected one of {expected}")
+        conditions[name] = values
+    return kept, conditions
+
+
+def check_column(name: str, what: str, known: Sequence[str]) -> None:
+    """Refuse a column that is not among the known ones; ``what`` is what it was given for."""
+    if name not in known:
+        close = suggestion(str(name), known)
+        raise ConfigError(f"{what} is {shown(name)}{close}; expected one of {', '.join(known)}")
 
 
 def _rank(value: Value) -> tuple[int, float, str]:

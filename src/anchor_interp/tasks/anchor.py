@@ -84,14 +84,11 @@ class AnchorTask(Task, untagged=True):
             raise ConfigError("task.unseen holds every pair; leave some to train on")
         for pair in self.answered:
             answers = [self.composed(pair, self.keys), self.target(pair, self.keys)]
-            low, high = np.min(answers), np.max(answers)
-            if low < 0 or high > MAX_TOKEN:
-                text = f"targets of the pair {pair} run from {low} to {high}"
-                raise ConfigError(f"{text}; expected 0 to {MAX_TOKEN}")
-        test = self.on_side("test", np.arange(self.length - 2))
-        if test.all() or not test.any():
-            side = "train" if test.all() else "test"
-            raise ConfigError(f"the keys leave no {side} key (x mod length == position)")
+            for extreme in (np.min(answers), np.max(answers)):
+                checked(extreme, int, f"a target of the pair {pair}", low=0, high=MAX_TOKEN)
+        for side in ("train", "test"):
+            if not self.on_side(side, np.arange(self.length - 2)).any():
+                raise ConfigError(f"the keys leave no {side} key (x mod length == position)")
 
     @property
     def tokens(self) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """Examples, aspects and baselines of a task, checked against its contract once they are drawn."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -68,43 +68,41 @@ def _faults(task: Task, part: Dataset) -> Iterator[tuple[Any, str]]:
 def draw_aspects(task: Task, examples: Dataset) -> dict[str, list[str] | list[int]]:
     """The task's own aspects of examples, a text or a whole number each; else ConfigError."""
     aspects: dict[str, list[str] | list[int]] = {}
-    for name, values in checked(task.aspects(examples), Mapping, "aspects").items():
-        plain = [value.item() if isinstance(value, np.generic) else value for value in values]
-        kinds = {type(value) for value in plain}
+    for name, values in task.aspects(examples).items():
+        plain: list[Any] = np.asarray(values, object).tolist()
+        plain = [value.item() if isinstance(value, np.generic) else value for value in plain]
+        kinds = set(map(type, plain))
         if len(plain) != len(examples) or not (kinds <= {str} or kinds <= {int}):
-            raise ConfigError(
-                f"the aspect {shown(name)} of the task {task.kind} is {shown(plain)}; expected "
-                f"{len(examples):,} values, str alone or int alone"
-            )
+            expected = f"expected {len(examples):,} values, str alone or int alone"
+            what = f"the aspect {shown(name)} of the task {task.kind}"
+            raise ConfigError(f"{what} is {shown(plain)}; {expected}")
         aspects[name] = plain
     for name in (task.plane.x, task.plane.y) if task.plane else ():
-        values = aspects.get(name, [""])
-        if any(isinstance(value, str) or value < 0 for value in values):
-            raise ConfigError(
-                f"the plane of the task {task.kind} names {shown(name)}; expected one of its "
-                f"aspects ({', '.join(aspects)}) with whole numbers from 0"
+        if any(isinstance(value, str) or value < 0 for value in aspects.get(name, [""])):
+            expected = (
+                f"expected one of its aspects ({', '.join(aspects)}) with whole numbers from 0"
             )
+            raise ConfigError(f"the plane of the task {task.kind} names {shown(name)}; {expected}")
     return aspects
 
 
 def draw_baselines(task: Task, examples: Dataset) -> dict[str, float]:
     """The accuracies of the task's own baselines on examples; ConfigError if one is no bool[n]."""
     accuracies = {}
-    for name, right in checked(task.baselines(examples), Mapping, "baselines").items():
-        rights = np.asarray(right)
-        if rights.shape != (len(examples),) or rights.dtype != bool:
-            raise ConfigError(
-                f"the baseline {shown(name)} of the task {task.kind} has {rights.dtype} values of "
-                f"shape {rights.shape}; expected bool and {(len(examples),)}"
-            )
+    for name, right in task.baselines(examples).items():
+        rights, wanted = np.asarray(right), (len(examples),)
+        if rights.shape != wanted or rights.dtype != bool:
+            what = f"the baseline {shown(name)} of the task {task.kind}"
+            given = f"{rights.dtype} values of shape {rights.shape}"
+            raise ConfigError(f"{what} has {given}; expected bool and {wanted}")
         accuracies[name] = float(rights.mean())
     return accuracies
 
 
 def find_split(task: Task, name: str) -> Split:
     """A task's split by its name; ConfigError if there is none."""
-    names = [split.name for split in task.splits]
-    if name not in names:
-        close, known = suggestion(name, names), ", ".join(names)
-        raise ConfigError(f"the task {task.kind} has no split {shown(name)}{close}; known: {known}")
-    return task.splits[names.index(name)]
+    splits = {split.name: split for split in task.splits}
+    if name not in splits:
+        close = f"{suggestion(name, splits)}; known: {', '.join(splits)}"
+        raise ConfigError(f"the task {task.kind} has no split {shown(name)}{close}")
+    return splits[name]

@@ -212,10 +212,8 @@ class Examples(Readable):
         outside = np.flatnonzero((columns < first) | (columns >= stop))
         if len(outside):
             row = outside[0]
-            low, high = first[row], stop[row] - 1
-            known = f"{low} to {high}, or {low - high - 1} to -1 from the end"
-            expected = f"expected {known}" if high >= low else f"row {row} is all padding"
-            raise ConfigError(f"{name} is {given[row]} in row {row}; {expected}")
+            inside = f"which has {stop[row] - first[row]} tokens from position {first[row]} on"
+            raise ConfigError(f"{name} is {given[row]} in row {row}, {inside}")
         return columns
 
     def _each(self, values: Integers, name: str) -> Int64[np.ndarray, " n"]:
@@ -223,9 +221,8 @@ class Examples(Readable):
 
     def _column(self, values: np.ndarray, name: str) -> np.ndarray:
         if values.shape[:1] != (len(self),):
-            raise ConfigError(
-                f"{name} has shape {values.shape}; expected {len(self)} values, one a row of tokens"
-            )
+            expected = f"expected {len(self)} values, one a row of tokens"
+            raise ConfigError(f"{name} has shape {values.shape}; {expected}")
         return values
 
     def _summary(self) -> str:
