@@ -44,11 +44,8 @@ def of_run(run: "Findings") -> Iterator[Picture]:
         yield Picture(f"by-{file_name(aspect) or 'aspect'}", figure, about=aspect)
     for own in run.own_figures:
         yield Picture(own.name, own.draw())
-    if run.plane is not None:
-        figure = run_figures.plane_of_errors(
-            run.plane.plane, run.plane.x, run.plane.y, run.plane.right
-        )
-        yield Picture("plane", figure)
+    if (p := run.plane) is not None:
+        yield Picture("plane", run_figures.plane_of_errors(p.plane, p.x, p.y, p.right))
 
 
 def of_answers(runs: Sequence["Findings"]) -> Iterator[Picture]:

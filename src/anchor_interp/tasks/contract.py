@@ -69,8 +69,7 @@ def draw_aspects(task: Task, examples: Dataset) -> dict[str, list[str] | list[in
     """The task's own aspects of examples, a text or a whole number each; else ConfigError."""
     aspects: dict[str, list[str] | list[int]] = {}
     for name, values in task.aspects(examples).items():
-        plain: list[Any] = np.asarray(values, object).tolist()
-        plain = [value.item() if isinstance(value, np.generic) else value for value in plain]
+        plain = [value.item() if isinstance(value, np.generic) else value for value in values]
         kinds = set(map(type, plain))
         if len(plain) != len(examples) or not (kinds <= {str} or kinds <= {int}):
             expected = f"expected {len(examples):,} values, str alone or int alone"
@@ -79,9 +78,8 @@ def draw_aspects(task: Task, examples: Dataset) -> dict[str, list[str] | list[in
         aspects[name] = plain
     for name in (task.plane.x, task.plane.y) if task.plane else ():
         if any(isinstance(value, str) or value < 0 for value in aspects.get(name, [""])):
-            expected = (
-                f"expected one of its aspects ({', '.join(aspects)}) with whole numbers from 0"
-            )
+            known = ", ".join(aspects)
+            expected = f"expected one of its aspects ({known}) with whole numbers from 0"
             raise ConfigError(f"the plane of the task {task.kind} names {shown(name)}; {expected}")
     return aspects
 
