@@ -206,9 +206,6 @@ def test_a_view_holds_the_patterns_and_the_roles(found: Findings) -> None:
     assert props["attention"] == example.patterns[1, 0].round(4).tolist()
     assert example.patterns.sum(-1) == pytest.approx(1, abs=1e-5)
     assert "</script" not in View("AttentionPattern", "x", {"tokens": ["</script>"]}).call()
-    shown = view._repr_html_()
-    assert "unpkg.com" not in shown
-    assert shown.count("<script") == shown.count("</script>") == 1
 
 
 def test_every_picture_is_a_png_and_an_svg(found: Findings, tmp_path: Path) -> None:

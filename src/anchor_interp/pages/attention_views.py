@@ -11,7 +11,7 @@ import os
 import re
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from importlib.metadata import distribution
 from importlib.resources import files
@@ -32,13 +32,15 @@ _ROLES = {"key": "key", "first": "a1", "second": "a2", "noise": ""}
 _LONG_ROLES = {"key": "key", "first": "1st anchor", "second": "2nd anchor"}
 _FRAMES = {"key": "#e69f00", "first": "#56b4e9", "second": "#009e73", "last": "#cc79a7"}
 _TOKEN = '<div role="listitem" class="token{}"{}><b>{}</b><i>{}</i></div>'
-_BLANK = "This view needs JavaScript; in Jupyter, trust the notebook or run the cell."
+_FIGURE = """<figure><figcaption>layer {}</figcaption>\
+<div class="view" role="img" aria-label="attention" id="{}">\
+This view needs JavaScript; in Jupyter, trust the notebook or run the cell.</div></figure>"""
 _LONGEST = 16  # characters of a label; longer ones would leave no room for the chart
 
 
 @dataclass(frozen=True)
 class View:
-    """One CircuitsVis element; a notebook shows it, also offline."""
+    """One CircuitsVis element."""
 
     element: str
     """CircuitsVis's name of the element, such as ``AttentionHeads``."""
@@ -51,61 +53,39 @@ class View:
         """The JavaScript that draws the view; safe inside ``<script>``."""
         return f"CircuitsVis.render({_js(self.id)}, CircuitsVis.{self.element}, {_js(self.props)});"
 
-    def _repr_html_(self) -> str:
-        place = f'<div id="{escape(self.id)}" style="background: white"></div>'
-        return place + _script([self])
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AttentionViews:
     """Attention in several sequences for a notebook, one view per sequence and layer."""
 
-    rows: tuple[tuple[View, ...], ...]
-    """The views of every sequence, one per layer."""
+    attention: "AttentionPatterns"
     layers: tuple[int, ...]
     """The 0-based layers shown."""
-    words: tuple[tuple[str, ...], ...]
-    """The names of the tokens of every sequence."""
-    roles: tuple[tuple[str, ...], ...]
-    """The role of every position."""
-    answers: tuple[int, ...]
-    """What the model predicts at the end of every sequence."""
 
     def html(self) -> str:
         """All views with one script, complete in itself.
 
         Every call uses new ids, so the same views can stand in a page twice.
         """
-        prefix = f"view-{uuid.uuid4().hex}"
+        prefix, shown = f"view-{uuid.uuid4().hex}", self.attention
         views, body = [], ""
-        for index, row in enumerate(self.rows):
-            own = [replace(view, id=f"{prefix}-{view.id}") for view in row]
-            views += own
-            figures = "".join(map(self._figure, own, self.layers))
-            body += f'<section>{self._sequence(index)}<div class="layers">{figures}</div></section>'
+        for index, (words, roles) in enumerate(zip(shown.words, shown.roles, strict=True)):
+            labels, figures = _labelled(words, [_ROLES.get(role, role) for role in roles]), ""
+            for layer in self.layers:
+                view = _view(shown.patterns[layer, index], labels, f"{prefix}-{index}-{layer}")
+                views.append(view)
+                figures += _FIGURE.format(layer, view.id)
+            tokens = _tokens(words, roles, int(shown.answers[index]))
+            body += f'<section>{tokens}<div class="layers">{figures}</div></section>'
         sheet = files("anchor_interp.pages").joinpath("templates", "attention_views.css")
         style = f"<style>{sheet.read_text('utf-8')}</style>"
         return f'{style}<div class="anchor-views">{body}</div>{_script(views)}'
 
-    def _sequence(self, index: int) -> str:
-        items = []
-        for word, role in zip(self.words[index], self.roles[index], strict=True):
-            frame = f' style="border-color: {_FRAMES[role]}"' if role in _FRAMES else ""
-            name = escape(_LONG_ROLES.get(role, role))
-            items.append(_TOKEN.format("", frame, escape(word), name))
-        answer = f"\N{RIGHTWARDS ARROW} {self.answers[index]}"
-        items.append(_TOKEN.format(" answer", "", answer, "answer"))
-        return f'<div class="tokens" role="list">{"".join(items)}</div>'
-
-    @staticmethod
-    def _figure(view: View, layer: int) -> str:
-        place = f'<div class="view" role="img" aria-label="attention" id="{view.id}">{_BLANK}</div>'
-        return f"<figure><figcaption>layer {layer}</figcaption>{place}</figure>"
-
     _repr_html_ = html
 
     def __repr__(self) -> str:
-        return f"{len(self.rows)} sequences x {len(self.layers)} layers of attention, as HTML"
+        n_sequences = len(self.attention.words)
+        return f"{n_sequences} sequences x {len(self.layers)} layers of attention, as HTML"
 
 
 def attention_views(
@@ -119,13 +99,7 @@ def attention_views(
     shown = tuple(range(n_layers) if layers is None else layers)
     for layer in shown:
         checked(layer, int, "layer", low=0, high=n_layers - 1)
-    rows = []
-    for index, (words, roles) in enumerate(zip(attention.words, attention.roles, strict=True)):
-        tokens = _labelled(words, [_ROLES.get(role, role) for role in roles])
-        views = [_view(attention.patterns[i, index], tokens, f"{index}-{i}") for i in shown]
-        rows.append(tuple(views))
-    answers = tuple(attention.answers.tolist())
-    return AttentionViews(tuple(rows), shown, attention.words, attention.roles, answers)
+    return AttentionViews(attention, shown)
 
 
 def attention_view(example: "AttentionExample", layer: int, *, id: str) -> View:
@@ -177,6 +151,16 @@ def _labelled(words: Sequence[str], roles: Sequence[str]) -> list[str]:
         cut = f"{label[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
         labels.append(label if len(label) <= _LONGEST else cut)
     return labels
+
+
+def _tokens(words: Sequence[str], roles: Sequence[str], answer: int) -> str:
+    """The tokens of a sequence with their roles, and the answer."""
+    items = []
+    for word, role in zip(words, roles, strict=True):
+        frame = f' style="border-color: {_FRAMES[role]}"' if role in _FRAMES else ""
+        items.append(_TOKEN.format("", frame, escape(word), escape(_LONG_ROLES.get(role, role))))
+    items.append(_TOKEN.format(" answer", "", f"\N{RIGHTWARDS ARROW} {answer}", "answer"))
+    return f'<div class="tokens" role="list">{"".join(items)}</div>'
 
 
 def _script(views: Sequence[View]) -> str:

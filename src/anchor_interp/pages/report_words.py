@@ -43,33 +43,30 @@ class Measure:
 def sentence(phase: Phase, e: Evaluation) -> str:
     """What a run of this phase does, with its own numbers."""
     anchored = bool(e.pair_accuracy)
-    if phase == "undertrained" and e.train_accuracy is not None:
-        return f"It answers only {_percent(e.train_accuracy)} of its own training sequences."
-    if phase == "memorizing" and e.id_accuracy is not None:
-        others = "new sequences of the same pairs" if anchored else "held-out examples"
-        return (
-            f"It knows its training sequences, but answers {_percent(e.id_accuracy)} of {others}."
-        )
-    if phase == "inferential" and e.ood_accuracy is not None:
-        how = "unseen pairs with the composition of their functions, on"
-        share = _percent(e.ood_accuracy)
-        if anchored:
-            return f"It answers {how} {share} of sequences."
-        return f"It answers {share} of what training leaves out."
-    if phase == "symmetric" and e.symmetric_accuracy is not None:
-        share = _percent(e.symmetric_accuracy)
-        return (
-            f"It answers an unseen pair as if its anchors changed places, on {share} of sequences."
-        )
+    others = "new sequences of the same pairs" if anchored else "held-out examples"
+    texts: dict[str, tuple[float | None, str]] = {
+        "undertrained": (e.train_accuracy, "It answers only {} of its own training sequences."),
+        "memorizing": (
+            e.id_accuracy, f"It knows its training sequences, but answers {{}} of {others}."
+        ),
+        "inferential": (
+            e.ood_accuracy,
+            "It answers unseen pairs with the composition of their functions, on {} of sequences."
+            if anchored else "It answers {} of what training leaves out.",
+        ),
+        "symmetric": (
+            e.symmetric_accuracy,
+            "It answers an unseen pair as if its anchors changed places, on {} of sequences.",
+        ),
+    }  # fmt: skip
+    share, text = texts.get(phase, (None, ""))
+    if share is not None:
+        return text.format(f"{100 * share:.0f} %")
     if phase in ("symmetric", "composite") and e.commutativity is not None:
         answers = ", ".join(dict.fromkeys(top_answers(one)[0][0] for one in e.unseen))
         how = "the same wrong answer" if phase == "symmetric" else "wrong answers that differ"
         return f"It gives both orders of an unseen pair {how}, mostly {answers}."
     return meanings(anchored=anchored)[phase]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
 
 
 def measures(evaluation: Evaluation) -> list[Measure]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -133,18 +132,14 @@ def _written(path: Path) -> int | None:
     return None
 
 
-def _seconds(session: Mapping[str, str]) -> float:
-    """How long a session took."""
-    started, ended = map(datetime.fromisoformat, (session["started"], session["ended"]))
-    return (ended - started).total_seconds()
-
-
 def _circumstances(run: Path) -> TableRow:
     """The :data:`CIRCUMSTANCES` of a run; empty if its provenance is damaged."""
     with contextlib.suppress(StoreError, LookupError, TypeError, ValueError):
         sessions = files.read_json(run / "provenance.json")["sessions"]
         last = sessions[-1]
-        spans = [_seconds(session) for session in sessions if "ended" in session]
+        ended = [session for session in sessions if "ended" in session]
+        times = [map(datetime.fromisoformat, (one["ended"], one["started"])) for one in ended]
+        spans = [(end - start).total_seconds() for end, start in times]
         is_known = spans and min(spans) >= 0  # else the clock was set back during a session
         return {
             "seconds": math.fsum(spans) if is_known else None,
