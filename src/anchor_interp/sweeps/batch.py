@@ -1,10 +1,8 @@
 """Runs of one shape that train as a batch of models (:mod:`anchor_interp.sweeps.stacked`).
 
-The gain is on a GPU; a core is busy with one model (``benchmarks/batched.py``).
-
 Each run gets the same folder as from :func:`anchor_interp.runs.train.train`, so a run that a batch
 began can be resumed alone, and the reverse. A run that ends or fails leaves the batch, and one that
-waits for room joins it; the others go on.
+waits for room joins it.
 """
 
 import contextlib
@@ -51,9 +49,8 @@ def train_batch(
 ) -> Generator[RunResult, None, None]:
     """Train runs of one :func:`shape_key`, each in ``folder / name``; resume those that exist.
 
-    Yields a result for each run as it ends. A run that fails does not stop the others. Runs that do
-    not fit into memory together start as others end. Closing the iterator early checkpoints the
-    unfinished runs. Takes gradients also within ``torch.no_grad`` and ``torch.inference_mode``.
+    Yields a result for each run as it ends; closing the iterator early checkpoints the others.
+    Takes gradients also within ``torch.no_grad`` and ``torch.inference_mode``.
 
     Raises:
         ConfigError: the runs are too large for the memory; the precision, device or number of

@@ -5,7 +5,7 @@ what tells strata apart would tell the runs apart too. An effect is Spearman's c
 number with a setting (:func:`trend`), or a difference between two kinds of runs (:func:`line`).
 For p the number changes places between the runs of a stratum; runs of a *cluster*, such as a seed,
 change places together in all strata. *Power* is told as the effect that so many runs of this spread
-find with 80 %: runs that cannot find the least effect that counts say nothing against it.
+find with 80 %.
 """
 
 import math
@@ -166,11 +166,10 @@ def _without(basis: Floats, values: Floats) -> Floats:
 
 
 def decide(estimate: Estimate, least: float, p: float | None = None) -> tuple[Verdict, str]:
-    """The verdict on an effect, positive as claimed, and its reason.
+    """The verdict on an effect, positive as claimed, and its reason; ``p`` may be an adjusted one.
 
-    ``p`` is an adjusted one, if there is one. An effect that is there decides, whichever way it
-    points. Runs that could not find the least effect that counts decide nothing else. A least
-    effect of 0 asks for the direction alone, which has no power.
+    An effect that is there decides, whichever way it points. Runs that could not find the least
+    effect that counts decide nothing else. A least effect of 0 asks for the direction alone.
     """
     p = estimate.p if p is None else p
     if p <= LEVEL and estimate.effect >= least:

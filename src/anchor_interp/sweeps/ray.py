@@ -1,9 +1,8 @@
 """Jobs on a Ray cluster, one task for each.
 
 Every machine of the cluster sees the driver's folder under the same path: a task trains in the run
-folder itself, as a worker on one machine does. The driver keeps as many tasks in flight as the
-machines have room for; machines may join later. The runs of a task that dies with its worker or
-machine get an error, and the sweep tries them again from their last checkpoint. The machines use
+folder itself. The driver keeps as many tasks in flight as the machines have room for; machines may
+join later. The runs of a task that dies with its worker or machine get an error. The machines use
 the driver's copy of this package and of the files of a user's own tasks; PyTorch and the others
 must be installed in the same versions.
 """

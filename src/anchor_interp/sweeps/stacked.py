@@ -1,8 +1,7 @@
 """Many models of one shape as one: stacked parameters, batched products, one AdamW update.
 
-The gain is on a GPU. A tiny model leaves it idle: a kernel takes less time than its launch. K
-models of one shape have the same kernels whatever their seeds, data, gammas, learning rates or
-steps, so one launch serves all. A CPU is busy with one model and gains next to nothing.
+The gain is on a GPU. A tiny model leaves it idle: a kernel takes less time than its launch. Models
+of one shape have the same kernels, so one launch serves all. A CPU is busy with one model.
 
 The models' parameters are the rows of one matrix ``[model, parameter]``, and so are gradients and
 AdamW's moments. A step of all K models is
@@ -14,8 +13,7 @@ AdamW's moments. A step of all K models is
 * one clipping, by each model's own norm, and one AdamW update (Loshchilov and Hutter 2019,
   algorithm 2), with each model's own learning rate, weight decay, betas, epsilon and step count.
 
-No operation mixes two rows, so a model's result does not depend on the others: it equals training
-alone up to the rounding of sums.
+No operation mixes two rows: a model's result equals training alone up to the rounding of sums.
 """
 
 import itertools
@@ -61,13 +59,8 @@ class Stack:
     """Models of one shape as the rows of common matrices, and their training steps.
 
     The members' parameters and moments become views of these matrices, so each member's
-    :class:`anchor_interp.runs.loop.TrainState` is up to date whenever :meth:`advance` returns.
-
-    Args:
-        members: models of one shape (:func:`anchor_interp.runs.config.shape_key`) on one device, at
-            any steps.
-        together: whether one pass serves all models, or they are worked through one after another;
-            if None, what is faster on the device.
+    :class:`anchor_interp.runs.loop.TrainState` is up to date whenever :meth:`advance` returns. With
+    ``together`` one pass serves all models, else they are worked through one after another.
     """
 
     def __init__(self, members: Sequence[Member], *, together: bool | None = None) -> None:

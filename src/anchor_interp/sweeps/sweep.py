@@ -1,8 +1,7 @@
 """The sweep: train and measure what is missing of what was asked for.
 
-A sweep knows only what the run folders show, so it can be killed at any moment and started again.
-Several may work on one folder: a run that another process trains is left to it, and taken up if
-that process dies.
+It can be killed at any moment and started again. Several may work on one folder: a run that another
+process trains is left to it, and taken up if that process dies.
 """
 
 import contextlib
@@ -42,19 +41,13 @@ def sweep(
     Args:
         out: the sweep folder; it is created, or extended by what is new.
         engine: if None, worker processes on this machine.
-        measures: what to measure of every run once it is done, or of some runs by their names. The
-            values are in the run folders, see :mod:`anchor_interp.runs.measurements`.
+        measures: what to measure of every run once it is done, or of some runs by their names.
         batch: how many runs of one shape a worker trains together at most; 0 trains as many as fit
             into the device's memory, if that is faster.
 
     Returns:
         The folder, with its table up to date. Runs that diverged or failed are rows of the table
         with their errors. Failed ones are tried again when the sweep is started again.
-
-    Raises:
-        ConfigError: the sweep, the device or the number of workers cannot be used, or several
-            processes were started for it.
-        StoreError: the folder cannot be used.
     """
     if (size := launched()) > 1:  # each would train every run
         text = f"{size} processes were started for a sweep (WORLD_SIZE is {size}); expected one"

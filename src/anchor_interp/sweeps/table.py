@@ -1,16 +1,9 @@
 """The table of a sweep: one row per run, derived from the run folders.
 
-For every run of the sweep, ``table.parquet`` holds its status, the fields of its configuration,
-the measurements of its final checkpoint, and how the run took place. What a run lacks is null.
-:mod:`anchor_interp.sweeps.columns` lists the columns. A field of a task that is not among them has
-a column such as ``task.held_out``; other further columns are a user's measures.
-
-The numbers of the mechanism (:data:`anchor_interp.analysis.mechanism.NUMBERS`) and a user's own
-measures (:func:`anchor_interp.runs.measurements.column_measure`) are those of the run's
-``measurements.json``; :mod:`anchor_interp.sweeps.measuring` makes the missing ones.
-
-:meth:`anchor_interp.sweeps.folder.SweepFolder.write_table` brings the table up to date. Remove it
-to rebuild every row.
+``table.parquet`` holds the columns of :mod:`anchor_interp.sweeps.columns`, a column such as
+``task.held_out`` for a field of a task that is not among them, and a user's measures
+(:func:`anchor_interp.runs.measurements.column_measure`). What a run lacks is null;
+:mod:`anchor_interp.sweeps.measuring` takes measures that are missing. Remove it to rebuild it.
 """
 
 from collections import Counter

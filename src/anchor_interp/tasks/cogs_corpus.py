@@ -6,9 +6,9 @@ Each lexical type of generalisation is a :class:`Gap`: a word, where training sh
 phrases where training has none, or more of them. So no sentence of ``gen`` is one of training.
 Nothing is in two sets.
 
-The sentences are drawn from the grammar of :mod:`anchor_interp.tasks.cogs_grammar` with about 200
-of its words, which are equally frequent; they are the same every time. Source of the types: Kim and
-Linzen, EMNLP 2020 (section 4); names and held-out words are those of the official files.
+The sentences are drawn from the grammar with about 200 of its words, which are equally frequent.
+Source of the types: Kim and Linzen, EMNLP 2020 (section 4); names and held-out words are those of
+the official files.
 """
 
 import functools

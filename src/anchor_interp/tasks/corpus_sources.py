@@ -2,8 +2,7 @@
 
 A source gives its documents in a fixed order, each with the position behind it, from which another
 pass can go on. A document is *held out* if a hash of its name (on the hub, of its text) says so:
-one in ten, whatever the other documents are. So no document is in both parts, and a file of that
-name is in the same part on every machine and in every version of Python.
+one in ten, whatever the other documents are.
 
 ====================  ============================================  ================================
 source                code                                          prose

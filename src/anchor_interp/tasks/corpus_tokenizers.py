@@ -9,8 +9,7 @@ a file's path      a ``tokenizer.json`` of that library, byte-level, such as GPT
                    truncates, pads or adds special tokens, that is left out
 =================  =============================================================================
 
-Each has one token more, which ends a document: :data:`END`. A token is told in GPT-2's byte-level
-alphabet, which has a printed character for every byte.
+Each has one token more, which ends a document. A token is told in GPT-2's byte-level alphabet.
 """
 
 import functools

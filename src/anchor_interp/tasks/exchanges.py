@@ -18,11 +18,7 @@ from anchor_interp.tasks.sequences import Sequences, as_examples, places
 
 @dataclass(frozen=True, eq=False, repr=False)
 class InterchangePairs(Readable):
-    """n base examples, each with a source and the answer that their interchange predicts.
-
-    :func:`interchange_pairs` draws those of an anchor task, :func:`exchange_label` makes those of
-    any other.
-    """
+    """n base examples, each with a source and the answer that their interchange predicts."""
 
     base: Any
     """Examples, which are run; sequences (x; a1, a2) of an anchor task."""
@@ -115,8 +111,7 @@ def renamed_answers(
     """The same pairs with arbitrary labels: a control of a search (Hewitt and Liang 2019).
 
     One permutation of all answers, drawn with the seed, renames the counterfactual ones: all
-    composed answers of an anchor task, or those given. It is the same for all pairs of a task. What
-    a search reaches with it is its own doing.
+    composed answers of an anchor task, or those given.
     """
     if isinstance(task, AnchorTask):
         answers = np.unique([task.composed(pair, task.keys) for pair in task.pairs])

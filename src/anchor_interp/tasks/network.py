@@ -1,12 +1,9 @@
 """What a task brings whose answers a network of its own gives, not a transformer.
 
-Its class inherits :class:`OwnNetwork` before :class:`anchor_interp.tasks.task.Task`. It is
-trained, resumed, evaluated, swept and reported as every task is, and asked what
-:class:`OwnNetwork` lists beside a task's questions.
-
-Its network is made of linear maps, convolutions and group normalisations: these are what the
-initialisation by gamma and the measures of complexity know. ``experiments/concepts``, a diffusion
-model of pictures, is an example.
+Its class inherits :class:`OwnNetwork` before :class:`anchor_interp.tasks.task.Task`. Its network is
+made of linear maps, convolutions and group normalisations: these are what the initialisation by
+gamma and the measures of complexity know. ``experiments/concepts``, a diffusion model of pictures,
+is an example.
 """
 
 import functools

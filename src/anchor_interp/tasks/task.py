@@ -21,17 +21,15 @@ question            type              meaning
 ``n_bytes(...)``    ``int[n] | None`` bytes of text that are predicted; by default, None
 ==================  ================  ==============================================================
 
-``encode``, ``decode``, ``n_tokens`` and ``about`` follow from these. Two further questions have an
-answer that only anchor tasks change: ``answers_last`` and ``anchored``; two that only corpora do,
-whose data are files: ``data`` and ``mapped``; and ``network``, which only a task changes that
-brings a network of its own (:mod:`anchor_interp.tasks.network`).
+``encode``, ``decode``, ``n_tokens`` and ``about`` follow from these. Only anchor tasks change
+``answers_last`` and ``anchored``, only corpora ``data`` and ``mapped``, and only a task with a
+network of its own (:mod:`anchor_interp.tasks.network`) ``network``.
 
 ``examples(split, n, seed=s)`` is a function of (split, seed, index) alone: the first m of n
 examples equal a request for m. :mod:`anchor_interp.tasks.hashing` draws such numbers. An example is
 in one split whatever the seed, so that nothing a model is judged on was trained on.
 
-A task in a file of its own needs no change of this package: :mod:`anchor_interp.tasks.registry`
-knows its class once its module is imported.
+:mod:`anchor_interp.tasks.registry` knows a class once its module is imported.
 """
 
 import dataclasses
@@ -56,10 +54,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """The base of all tasks; the module's docstring is its contract.
+    """The base of all tasks, frozen dataclasses; the module's docstring is its contract.
 
-    A subclass is a frozen dataclass. It has the field ``kind``, whose only value is its default,
-    and a docstring whose first sentence tells what is asked.
+    The first sentence of a subclass's docstring tells what is asked.
     """
 
     _origin: ClassVar[tuple[str, str]]
@@ -117,10 +114,7 @@ class Task:
         return np.array([tuple(given) == wanted for given, wanted in pairs], bool)
 
     def aspects(self, examples: Dataset) -> Mapping[str, Sequence[str | int]]:
-        """What errors are counted by: for each way of grouping, the value of every example.
-
-        Texts are shown as bars, whole numbers as a line.
-        """
+        """What errors are counted by, n values a name: texts (shown as bars) or whole numbers."""
         return {"length": (examples.mask.sum(1) - (self.end is not None)).tolist()}
 
     @property
@@ -134,27 +128,18 @@ class Task:
         return 0.0
 
     def baselines(self, examples: Dataset) -> Mapping[str, Bool[np.ndarray, " n"]]:
-        """Which examples each shortcut gets right, by its name.
-
-        Their accuracies stand beside those of a model.
-        """
-        del examples  # there is none by default
+        """Which examples each shortcut gets right, by its name."""
+        del examples
         return {}
 
     def n_bytes(self, examples: Dataset) -> Int[np.ndarray, " n"] | None:
-        """How many bytes of text the predicted tokens of each example are; None if none are text.
-
-        With them a loss is also told in bits per byte, which compares tokenizers.
-        """
+        """Bytes of text that the predicted tokens of each example are; None if none are text."""
         del examples
         return None
 
     @property
     def data(self) -> str:
-        """A digest of data that the configuration names and does not hold; empty without any.
-
-        A run whose data have changed is not resumed.
-        """
+        """A digest of data that the configuration names and does not hold; empty without any."""
         return ""
 
     @property
@@ -169,10 +154,7 @@ class Task:
 
     @property
     def by_token(self) -> bool:
-        """Whether every token is scored by itself, after all before it, as in language modelling.
-
-        Then runs also tell losses on their splits, and how many tokens they have seen.
-        """
+        """Whether every token is scored by itself, as in language modelling."""
         return self.end is None and not self.answers_last
 
     @property
