@@ -282,16 +282,15 @@ def test_as_many_tasks_as_the_machines_have_room_for(tmp_path: Path) -> None:
         (RayEngine(cpus=-1), "cpus is -1"),
         (RayEngine(gpus=1.5), "gpus is 1.5; expected a share up to 1 or a whole number"),
         (RayEngine(cpus=0), "cpus is 0 and gpus is 0"),
-        (RayEngine(device="gpu"), "device is 'gpu'; expected one of"),
         (RayEngine(device="cuda"), "device is 'cuda', cpus is 1 and gpus is 0"),
         (RayEngine(address="127.0.0.1:1"), "no Ray cluster can be reached .* refused; start one"),
-        (RayEngine(address="ray://head:10001"), "on a machine of the cluster"),
+        (RayEngine(address="ray://head.invalid:10001"), "or give the HOST:PORT of its head"),
     ],
 )
 def test_user_errors_are_raised_at_once(
     engine: RayEngine, words: str, short: RunConfig, tmp_path: Path
 ) -> None:
-    if engine.address == "127.0.0.1:1":
+    if engine.address:
         pytest.importorskip("ray")
     with pytest.raises(ConfigError, match=words):
         engine.run(each_alone({"run": short}), tmp_path, lambda _: Progress())
