@@ -5,7 +5,7 @@ judge``, prints JSON and writes ``docs/evidence/masks.md``. It resumes where it 
 
 Each of 40 sequences (every pair and key, second anchor before the last position) is run with all 80
 keys, or with all four anchors at the second anchor's place
-(:func:`anchor_interp.interventions.masks.mask_leakage`).
+(:func:`anchor_interp.analysis.mask_leakage.mask_leakage`).
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import torch
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.interventions.masks import Paths, mask_leakage
+from anchor_interp.analysis.mask_leakage import mask_leakage
+from anchor_interp.interventions.masks import Paths
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.sequences import Place, drawn_sequences
 from margins import FRESH_SEEDS

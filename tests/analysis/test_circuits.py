@@ -147,9 +147,6 @@ def test_routes_in_more_layers_and_heads() -> None:
     expected[:3, :, 8, [2, 3]] = True
     expected[1:, :, 8, 1] = True
     assert (every.edges == expected).all()
-    split = route_circuit(deep, ROUTES["symmetric"], length=9, position=1, split=3)
-    expected[1:3, :, 8, 1] = False
-    assert (split.edges == expected).all()
     with pytest.raises(ConfigError, match="position is 7"):
         route_circuit(deep, ROUTES["symmetric"], length=9, position=7)
 

@@ -19,6 +19,7 @@ from thirty_keys import (
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.clusters import _tsne, key_mask_clusters, pair_clusters
 from anchor_interp.analysis.contrast import centred_cosines
+from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.analysis.sensitivity import order_influence, sensitivity
 from anchor_interp.analysis.similarity import (
     answer_similarity,
@@ -26,7 +27,7 @@ from anchor_interp.analysis.similarity import (
     value_similarity,
 )
 from anchor_interp.analysis.states import State, read_state
-from anchor_interp.interventions.masks import edge, mask_edges, mask_leakage, no_edges
+from anchor_interp.interventions.masks import edge, mask_edges, no_edges
 from anchor_interp.models.exact import Mechanism, Normalization, exact_model
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import build_model

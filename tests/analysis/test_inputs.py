@@ -15,13 +15,13 @@ from anchor_interp.analysis.attribution import attribute_logits, logit_lens
 from anchor_interp.analysis.clusters import pair_clusters
 from anchor_interp.analysis.fingerprint import fingerprint_model
 from anchor_interp.analysis.flow import information_flow
+from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.analysis.routes import route_scores
 from anchor_interp.analysis.sensitivity import sensitivity
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.interventions.ablation import edge_outputs
 from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.interventions.masks import mask_leakage
 from anchor_interp.interventions.metrics import probability
 from anchor_interp.interventions.patching import patch, path_patch
 from anchor_interp.interventions.sites import Connection, Site

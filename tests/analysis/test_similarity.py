@@ -380,5 +380,5 @@ def test_relabellings_are_drawn_if_there_are_too_many() -> None:
 
 def test_a_rule_without_near_misses_is_refused() -> None:
     far = VALUES[:1].repeat(2, 0) + np.array([[0], [50]])
-    with pytest.raises(ConfigError, match="has both"):
+    with pytest.raises(ConfigError, match="have no contrast"):
         contrast_of(np.zeros((1, 2, 24, 3)), ANCHORS[:2], far)

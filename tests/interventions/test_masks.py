@@ -11,14 +11,14 @@ from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError, HookError
-from anchor_interp.interventions import masks
+from anchor_interp.analysis import mask_leakage as leakage
+from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.masks import (
     edge,
     mask_edges,
     mask_first_anchor,
     mask_key_token,
-    mask_leakage,
     mask_second_anchor,
     no_edges,
     token_edges,
@@ -192,7 +192,7 @@ def test_a_leak_is_the_largest_range_value_by_value(
     model: HookedTransformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sequences = inner(5)
-    monkeypatch.setattr(masks, "_BATCH", 8)  # two sequences with four values each
+    monkeypatch.setattr(leakage, "_BATCH", 8)  # two sequences with four values each
     rows, at = token_rows(model, sequences.tokens), places(sequences, "second")
 
     def logits(value: int) -> Tensor:

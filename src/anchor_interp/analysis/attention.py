@@ -186,10 +186,9 @@ def attention_rollout(
     """How much attention runs through every edge to the position that is read.
 
     An edge's weight times the weight of all ways from its query on to this position of the
-    last layer. From layer to layer a way follows the mean attention of the heads, or stays in
-    place along the residual stream, which has weight 1 (attention rollout: Abnar and Zuidema 2020,
-    section 3, here by edge and from the end on). Values do not enter, so attention that the model
-    does not use counts too. Returns the mean over the sequences.
+    last layer, as a mean over the sequences. From layer to layer a way follows the mean attention
+    of the heads, or stays in place along the residual stream, which has weight 1 (attention
+    rollout: Abnar and Zuidema 2020, section 3, here by edge and from the end on).
     """
     weights = patterns.double()
     onward = torch.zeros_like(weights[0, :, 0, 0])  # [batch, position]

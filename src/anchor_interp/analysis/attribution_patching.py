@@ -21,7 +21,7 @@ from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import Edit, hooked
 from anchor_interp.interventions.metrics import Metric, measure
 from anchor_interp.interventions.passes import check_differentiable, replaced_run
-from anchor_interp.interventions.patching import Direction, PatchResult, Twins, make_twins
+from anchor_interp.interventions.patching import Direction, PatchResult, Twins
 from anchor_interp.interventions.sites import Site, check_sites
 from anchor_interp.models.forward import answer_logits
 from anchor_interp.models.transformer import HookedTransformer, Inputs
@@ -46,7 +46,7 @@ def attribution_patch(
     and a backward pass each. Errors as in patching; ConfigError for a metric without a gradient.
     """
     checked(steps, int, "steps", low=1)
-    twins = make_twins(model, clean, corrupted, metric, direction)
+    twins = Twins(model, clean, corrupted, metric, direction)
     check_differentiable(model)
     sites = check_sites(model, sites)
     hooks, n = list(dict.fromkeys(site.hook for site in sites)), len(twins.rows)

@@ -191,19 +191,17 @@ class CircuitComparison(Readable):
             yield {"circuit": one.name, "size": one.size, **vars(one.faithfulness)}
 
 
-def route_circuit(
-    model: HookedTransformer, route: Route, *, length: int, position: int, split: int | None = None
-) -> Circuit:
+def route_circuit(model: HookedTransformer, route: Route, *, length: int, position: int) -> Circuit:
     """A route's edges, in every head, for sequences with the key at a 0-based position.
 
-    For ``split`` and errors see :func:`anchor_interp.analysis.routes.route_layers`.
+    Raises ConfigError if the model has one layer.
     """
     roles = position_roles(length, position)
     edges = np.zeros_like(reachable_edges(model, length))
     at: dict[Place, int] = {
         "key": position, "first": position + 1, "second": position + 2, "last": length - 1
     }  # fmt: skip
-    for layers, hops in route_layers(model, route, split):
+    for layers, hops in route_layers(model, route):
         for hop in hops:
             edges[list(layers), :, at[hop.query], at[hop.key]] = True
     return Circuit(edges, roles)
@@ -261,7 +259,6 @@ def score_circuit(
 ) -> CircuitScores:
     """Faithfulness, completeness and minimality of a circuit (Wang et al. 2022, section 4).
 
-    Let F(S) be the performance when every part outside S is ablated, M all parts and C the circuit.
     Completeness is tried on ``n_subsets`` random subsets, which hold each part with probability
     1/2. The bench should have other sequences than the circuit was pruned on.
 
@@ -304,10 +301,9 @@ def compare_circuit(
     """A circuit's faithfulness beside random circuits, attention rollout and the routes.
 
     Random circuits have as many parts in every layer, drawn from those that can reach the output.
-    The rollout has as many in all, and is shown with fewer and more edges too (:func:`rollouts`): a
-    circuit of five edges may beat it where one edge more makes them equal. The routes are left out
-    if there is only one layer or no key, and both if parts are not edges alone. Errors as in
-    :func:`score_circuit`.
+    The rollout has as many in all, and is shown with fewer and more edges too (:func:`rollouts`).
+    The routes are left out if there is only one layer or no key, and both if parts are not edges
+    alone. Errors as in :func:`score_circuit`.
     """
     checked(n_random, int, "n_random", low=1)
     generator = np.random.default_rng(checked(seed, int, "seed", low=0))

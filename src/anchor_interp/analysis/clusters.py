@@ -113,11 +113,9 @@ def pair_clusters(
 ) -> Clusters:
     """Clusters of a state over sequences; X_ao of layer 0 at the last position by default.
 
-    n is 500 to 10,000 (the paper shows 10,000); scores use the first 2,000. Sequences whose second
-    anchor is the last token are left out: there the last position holds it anyway. ``centre``
-    removes the mean effect of the last position's own token and of the key's position, which would
-    otherwise form clusters of their own. ``tsne`` asks for the picture, in about a minute for
-    10,000 points. Source: NeurIPS paper, section 5.1, figure 3b.
+    n is 500 to 10,000 (the paper shows 10,000); scores use the first 2,000. No second anchor is the
+    last token. ``centre`` removes the mean effect of the last position's own token and of the key's
+    position. ``tsne`` asks for the picture. Source: NeurIPS paper, section 5.1, figure 3b.
     """
     checked(n, int, "n", low=500, high=10_000)
     subject = subject_of(model, task, seed)

@@ -35,6 +35,7 @@ _TAKES = {
     "gathered": "gathers key and first anchor at the second anchor, then takes that to the last "
     "position",
 }
+_VERDICTS = {"mixture": "a mixture", "unclear": "unclear"}
 _PLACES = {
     "key": "the key", "first": "the first anchor", "second": "the second anchor",
     "last": "the last position",
@@ -43,26 +44,19 @@ _PLACES = {
 
 def conclude_phase(decision: Decision | None, verdict: Verdict | None) -> str | None:
     """Whether behaviour and mechanism name the same phase."""
-    if decision is None or verdict is None:
-        one, by = (verdict, "mechanism") if decision is None else (decision, "answers")
-        return None if one is None else f"By its {by} the model is {_named(one.phase)}."
-    if decision.phase == "undertrained":
+    outside = None if decision is None else decision.phase
+    inside = None if verdict is None else _VERDICTS.get(verdict.phase, verdict.phase)
+    if outside is None or inside is None:
+        phase, by = (inside, "mechanism") if outside is None else (outside, "answers")
+        return None if phase is None else f"By its {by} the model is {phase}."
+    if outside == "undertrained":
         return "By its answers the model is undertrained, so its mechanism names no phase."
-    if decision.phase == verdict.phase:
-        return f"Behaviour and mechanism agree: the model is {decision.phase}."
-    if verdict.phase in ("mixture", "unclear"):
-        return (
-            f"By its answers the model is {decision.phase}; by its mechanism it is "
-            f"{_named(verdict.phase)}."
-        )
-    return (
-        f"Behaviour and mechanism disagree: {decision.phase} by its answers, {verdict.phase} by "
-        "its mechanism."
-    )
-
-
-def _named(phase: str) -> str:
-    return {"mixture": "a mixture"}.get(phase, phase)
+    if outside == inside:
+        return f"Behaviour and mechanism agree: the model is {outside}."
+    if inside in _VERDICTS.values():
+        return f"By its answers the model is {outside}; by its mechanism it is {inside}."
+    apart = f"{outside} by its answers, {inside} by its mechanism"
+    return f"Behaviour and mechanism disagree: {apart}."
 
 
 def conclude_flow(routes: RouteScores | None) -> str | None:
@@ -104,11 +98,9 @@ def conclude_masks(leaks: Sequence[MaskLeakage]) -> str | None:
     does = [f"reads {_tokens(read)} itself"] if read else []
     does += [f"gets {_tokens(passed)} from other positions"] if passed else []
     sentences = [f"The last position {' and '.join(does)}"] if does else []
-    unused = [place for place in effects if place not in left]
-    if unused:
-        sentences.append(
-            f"The right answer does not measurably depend on {_tokens(unused, both='the anchors')}"
-        )
+    if unused := [place for place in effects if place not in left]:
+        tokens = _tokens(unused, both="the anchors")
+        sentences.append(f"The right answer does not measurably depend on {tokens}")
     return _joined(sentences)
 
 

@@ -12,9 +12,8 @@ All vectors share a mean, and number embeddings alone make near keys similar. So
 Comparisons share items, and keys are smooth, so neither may be shuffled. The permutation test
 renames whole anchors: the vectors of a, all keys together, change places with those of a', those of
 (a, b) with those of (a', b'), and the order of all keys may be reversed. Four anchors have 4! x 2 =
-48 such relabellings. One must map the pairs that follow the rule onto themselves: without (3, 4)
-and (4, 3), 8 are left. So p is at least 1/48 for anchors and 1/8 for such pairs, which is not
-evidence in one run; compare the effects of several seeds with each other.
+48 such relabellings; those that map the pairs which follow the rule onto themselves may be 8. So p
+is at least 1/48 for anchors and 1/8 for such pairs: compare the effects of several seeds.
 """
 
 import itertools
@@ -149,10 +148,8 @@ def _matched(
     both = np.intersect1d(stratum[is_equal], stratum[~is_equal])
     kept = np.isin(stratum, both)
     if not kept.any():
-        raise ConfigError(
-            "no |x - x'| has both equal values and near misses with the same anchors in common: "
-            "the contrast is not defined for this task's functions"
-        )
+        lacks = "no |x - x'| has equal values and near misses with the same anchors in common"
+        raise ConfigError(f"{lacks}: the task's functions have no contrast")
     one, two, is_equal = one[kept], two[kept], is_equal[kept]
     stratum = np.searchsorted(both, stratum[kept])
     n_equal = np.bincount(stratum[is_equal], minlength=len(both))

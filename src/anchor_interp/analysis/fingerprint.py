@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,7 +23,7 @@ from anchor_interp._util.schema import checked, to_dict
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS, Fingerprint, kept_fingerprint
 from anchor_interp.analysis.routes import RouteName, route_scores
-from anchor_interp.analysis.sensitivity import Influence, order_influence, sensitivity
+from anchor_interp.analysis.sensitivity import order_influence, sensitivity
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.analysis.states import State
 from anchor_interp.analysis.statistics import mean_margin
@@ -232,21 +233,11 @@ def _memory(subject: Subject) -> Part:
     return {"memory": float(changed.mean()), "memory_margin": mean_margin(changed.astype(float))}
 
 
-def _order(subject: Subject, state: State | None = None, layer: int = 1) -> Influence:
-    seen = subject.anchor_task.seen
-    return order_influence(subject, state=state, layer=layer, pairs=seen, n=500)
-
-
-def _order_logits(subject: Subject) -> Part:
-    return {"order_logits": _order(subject).change}
-
-
-def _order_first(subject: Subject) -> Part:
-    return {"order_first": _order(subject, "X_ao", 0).ratio}
-
-
-def _order_last(subject: Subject) -> Part:
-    return {"order_last": _order(subject, "X_ao", subject.model.cfg.n_layers - 1).change}
+def _order(number: str, measure: str, state: State | None, layer: int, subject: Subject) -> Part:
+    """What the order of the anchors changes in a state; layer -1 is the last one."""
+    seen, layer = subject.anchor_task.seen, layer % subject.model.cfg.n_layers
+    influence = order_influence(subject, state=state, layer=layer, pairs=seen, n=500)
+    return {number: getattr(influence, measure)}
 
 
 def _key_mask(subject: Subject) -> Part:
@@ -283,8 +274,11 @@ def _exceptions(subject: Subject) -> Part:
 
 
 _OF_SEEN_PAIRS: tuple[Callable[[Subject], Part], ...] = (
-    _memory, _routes, _virtual, _exceptions, _value, _answer, _interchange, _order_logits,
-    _order_first, _order_last, _key_mask, _merged, _blocks,
+    _memory, _routes, _virtual, _exceptions, _value, _answer, _interchange,
+    partial(_order, "order_logits", "change", None, 0),
+    partial(_order, "order_first", "ratio", "X_ao", 0),
+    partial(_order, "order_last", "change", "X_ao", -1),
+    _key_mask, _merged, _blocks,
 )  # fmt: skip
 """Measurements of the activations on seen pairs, in their order."""
 

@@ -1,6 +1,7 @@
 """What is left of a token's effect on the answer behind a mask of its attention edges."""
 
 import itertools
+import logging
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -9,14 +10,25 @@ import numpy as np
 import torch
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.interventions.masks import Paths, mask_edges, mask_leakage, token_edges
+from anchor_interp.interventions.masks import Masking, Paths, mask_edges, token_edges
 from anchor_interp.interventions.metrics import logit_difference
 from anchor_interp.interventions.patching import SMALLEST_DIFFERENCE
 from anchor_interp.interventions.subject import Subject
+from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
+from anchor_interp.models.transformer import HookedTransformer, finite_rows
+from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import contrast_pairs
-from anchor_interp.tasks.sequences import Place, aligned_sequences, places, probe_position
+from anchor_interp.tasks.sequences import (
+    Place,
+    Sequences,
+    aligned_sequences,
+    places,
+    probe_position,
+)
 
+_BATCH = 1024
+_LOGGER = logging.getLogger(__name__)
 _Masked = Literal["key", "first", "second"]
 _MASKS: tuple[tuple[Paths, bool], ...] = (("direct", True), ("all", False), ("all", True))
 """Which edges are cut, and whether the other ones of the row are scaled to its former sum."""
@@ -39,24 +51,72 @@ class MaskLeakage:
     unmasked: float | None
     """Share of these sequences that is answered rightly without the mask."""
     leak: float
-    """Largest range of a logit, with mask / without mask. At 0 the token is hidden; it can
-    exceed 1. See :func:`anchor_interp.interventions.masks.mask_leakage`."""
+    """What :func:`mask_leakage` gives."""
+
+
+@torch.no_grad()
+def mask_leakage(
+    model: HookedTransformer,
+    task: AnchorTask,
+    sequences: Sequences,
+    place: Place,
+    *,
+    paths: Paths = "all",
+    renormalise: bool = False,
+) -> float:
+    """How much the logits still depend on a masked token: 0 not at all, 1 as without a mask.
+
+    Every sequence is run with each value that the token can take: all keys, or all anchors. The
+    leak is the largest range of a last-position logit over the values, divided by the largest range
+    without a mask. Sequences whose token is at the last position are left out, and a warning counts
+    them.
+
+    Raises:
+        ConfigError: no sequences, or none whose token can be masked, or weights or logits that are
+            not finite, or logits that do not depend on the token.
+    """
+    at_end = places(sequences, place) == sequences.tokens.shape[1] - 1
+    if at_end.any() and not at_end.all():
+        left_out = "left out: the %s token of %d of %d sequences is at the last position"
+        _LOGGER.warning(left_out, place, at_end.sum(), len(sequences))
+        sequences = sequences[~at_end]
+    edges = token_edges(model, sequences, place, paths)
+    rows = finite_rows(model, sequences)
+    values = task.tokens if place in ("first", "second") else task.keys.tolist()
+    tokens = torch.tensor(values, device=rows.device)
+    at = torch.from_numpy(places(sequences, place)).to(rows.device)
+
+    def largest_range(masked: bool) -> float:
+        ranges = []
+        for part in torch.split(torch.arange(len(rows)), max(_BATCH // len(tokens), 1)):
+            varied = rows[part].repeat_interleave(len(tokens), 0)
+            where = at[part].repeat_interleave(len(tokens))[:, None]
+            varied.scatter_(1, where, tokens.repeat(len(part))[:, None])
+            cut = edges[:, part].repeat_interleave(len(tokens), 1)
+            with mask_edges(model, cut & masked, renormalise=renormalise):
+                logits = check_finite(last_logits(model, varied), "the model's logits")
+            by_value = logits.view(len(part), len(tokens), -1)
+            ranges.append(float((by_value.amax(1) - by_value.amin(1)).max()))
+        return max(ranges)
+
+    free = largest_range(masked=False)
+    if free == 0:
+        raise ConfigError(f"the logits do not depend on the {place} token; nothing can be masked")
+    return largest_range(masked=True) / free
 
 
 def mask_leakages(subject: Subject) -> tuple[MaskLeakage, ...]:
     """The key and the anchors behind three masks each; no mask can hide the last token."""
-    model, task = subject.model, subject.anchor_task
-    position = probe_position(task)
+    task, position = subject.anchor_task, probe_position(subject.anchor_task)
     sequences = aligned_sequences(task, position, 48, seed=subject.seed)
     hides_second = position + 2 < task.length - 1
     tokens: list[_Masked] = ["key", "first", "second"] if hides_second else ["key", "first"]
     leakages = []
     for place, (paths, renormalise) in itertools.product(tokens, _MASKS):
-        range_left = mask_leakage(
-            model, task, sequences, place, paths=paths, renormalise=renormalise
-        )
+        mask: Masking = {"paths": paths, "renormalise": renormalise}
+        leak = mask_leakage(subject.model, task, sequences, place, **mask)
         left = _effect_left(subject, place, paths, renormalise)
-        leakages.append(MaskLeakage(place, paths, renormalise, *left, range_left))
+        leakages.append(MaskLeakage(place, paths, renormalise, *left, leak))
     return tuple(leakages)
 
 

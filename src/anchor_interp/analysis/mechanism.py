@@ -103,24 +103,17 @@ class Fingerprint(Readable):
         return [{"number": name, "value": getattr(self, name)} for name in NUMBERS]
 
 
-_ABOUT = ("run_id", "step", "seed", "schema")
 NUMBERS: tuple[str, ...] = tuple(
-    entry.name for entry in fields(Fingerprint) if entry.name not in _ABOUT
+    each.name
+    for each in fields(Fingerprint)
+    if each.name not in ("run_id", "step", "seed", "schema")
 )
-
-
 FINGERPRINT = Measure("fingerprint", "anchor_interp.analysis.fingerprint:fingerprint", version=7)
 """The fingerprint as a measure that a run keeps; its version is the schema of Fingerprint."""
 
 
 def kept_fingerprint(run: Path, run_id: str, step: int) -> Fingerprint | None:
-    """The fingerprint that a run folder keeps of a checkpoint; None if it has to be measured.
-
-    Args:
-        run: the run folder.
-        run_id: the run's identity.
-        step: the checkpoint.
-    """
+    """The fingerprint that a run folder keeps of a checkpoint; None if it has to be measured."""
     try:
         numbers = from_dict(Fingerprint, measurements.kept(run, FINGERPRINT, step))
     except ConfigError:

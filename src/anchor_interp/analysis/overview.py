@@ -113,7 +113,7 @@ def analyze(
     subject = Subject.of_run(run)
     stored = run.folder.result() is not None and run.evaluation.steps == run.step
     evaluation = run.evaluation if stored else run.evaluate(n=200)
-    analysis = _analyze(subject, name, max_seconds, quiet)
+    analysis = _analyze(subject, evaluation, name, max_seconds, quiet)
     if subject.task is None:
         left_out = f"the mechanism: the task {run.config.task.kind} has no anchors"
         attention = sequence_attention(subject.model, run.config.task)
@@ -123,7 +123,6 @@ def analyze(
         run_id=None if run.path is None else run_id(run.config),
         config=run.config,
         step=run.step,
-        **_behaviour(run, run.config.task.anchored, evaluation),
         development=development_of(run) if len(run.steps) > 1 else None,
     )
 
@@ -154,27 +153,17 @@ def analyze_model(
     """
     examples, task = (task, None) if isinstance(task, Examples) else (None, task)
     subject = Subject(model, task, examples, training=training, initial=initial, seed=seed)
-    analysis = _analyze(subject, name, max_seconds, quiet)
-    if task is None:
-        return analysis
-    evaluation = evaluate(model, task, n=200, training=training)
-    return replace(analysis, **_behaviour(model, task, evaluation))
+    evaluation = None if task is None else evaluate(model, task, n=200, training=training)
+    return _analyze(subject, evaluation, name, max_seconds, quiet)
 
 
-def _behaviour(
-    model: Run | HookedTransformer, task: AnchorTask | None, evaluation: Evaluation
-) -> dict[str, Any]:
-    """The fields of an analysis that the answers alone decide."""
-    given = (model,) if isinstance(model, Run) else (model, task)
-    return {
-        "decision": decide(evaluation),
-        "near": near_lines(evaluation),
-        "answers": answer_map(*given) if task is not None and task.unseen else None,
-    }
-
-
-def _analyze(subject: Subject, name: str, max_seconds: float | None, quiet: bool) -> Analysis:
-    """Everything but the behaviour."""
+def _analyze(
+    subject: Subject,
+    evaluation: Evaluation | None,
+    name: str,
+    max_seconds: float | None,
+    quiet: bool,
+) -> Analysis:
     ends = deadline(max_seconds)
     mechanism = on_examples = None
     left_out = ["everything but the complexity: the model has no anchor task and no examples"]
@@ -189,7 +178,7 @@ def _analyze(subject: Subject, name: str, max_seconds: float | None, quiet: bool
             else:
                 on_examples = _on_examples(subject, examples, attempts)
             progress.update(n_parts, {"doing": "done"})
-    query = first_query_matrix(subject.model)
+    task, query = subject.task, first_query_matrix(subject.model)
     fingerprint = None if mechanism is None else mechanism.fingerprint
     return Analysis(
         name=name,
@@ -198,6 +187,9 @@ def _analyze(subject: Subject, name: str, max_seconds: float | None, quiet: bool
         complexity=complexity(subject.model, subject.initial),
         neurons=cosine_matrix(query) if query.shape[1] > 1 else None,
         left_out=tuple(left_out),
+        decision=None if evaluation is None else decide(evaluation),
+        near=() if evaluation is None else near_lines(evaluation),
+        answers=answer_map(subject.model, task) if task is not None and task.unseen else None,
         attention=() if examples is None else examples_attention(subject.model, examples),
         examples=on_examples,
     )

@@ -30,7 +30,6 @@ from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.sequences import (
     PROBE,
     PROBE_POSITION,
-    PositionRole,
     aligned_sequences,
     probe_position,
 )
@@ -39,7 +38,6 @@ MOST_EDGES = 1_000  # a circuit is pruned only if no more can reach the output
 FEW_EDGES = 200  # with more, circuits of examples are made of heads and MLPs
 MOST = 100  # examples that are patched, that a circuit is pruned on, and that it is judged on
 _SHORT = 12  # positions that are patched one by one
-_TASK_ROLES: tuple[PositionRole, ...] = ("key", "first", "second")
 _PATCHED: tuple[Activation, ...] = ("resid_pre", "attn_out", "mlp_out", "v", "z")
 
 
@@ -63,7 +61,8 @@ def probe_flow(subject: Subject) -> InformationFlow:
 
 def right_answer(task: AnchorTask, flow: InformationFlow) -> int:
     """The target of the sequence that :func:`probe_flow` shows; of an unseen pair the rule's."""
-    key, first, second = (int(flow.tokens[0, flow.roles.index(role)]) for role in _TASK_ROLES)
+    places = [flow.roles.index(role) for role in ("key", "first", "second")]
+    key, first, second = flow.tokens[0, places].tolist()
     return int(task.target((first, second), np.array([key]))[0])
 
 

@@ -100,12 +100,11 @@ class RouteScores(Readable):
 
 
 _LAST_FROM_ANCHORS = (Hop("last", "first"), Hop("last", "second"))
-_ROUTES = (
+ROUTES: Mapping[RouteName, Route] = MappingProxyType({route.name: route for route in (
     Route("symmetric", early=_LAST_FROM_ANCHORS, late=(Hop("last", "key"),)),
     Route("inferential", (Hop("first", "key"), Hop("second", "key")), late=_LAST_FROM_ANCHORS),
     Route("gathered", (Hop("second", "key"), Hop("second", "first")), (Hop("last", "second"),)),
-)
-ROUTES: Mapping[RouteName, Route] = MappingProxyType({route.name: route for route in _ROUTES})
+)})  # fmt: skip
 """The routes of ``exact/symmetric``, ``exact/inferential`` and ``exact/lookup``, in this order
 (:mod:`anchor_interp.models.exact`). The NeurIPS paper publishes the first two (section 5.1)."""
 

@@ -65,23 +65,22 @@ def sensitivity(
     The four are drawn independently, and one at a time is exchanged with all else fixed: moving the
     key moves its anchors with it and leaves each noise token in its place. Shares of the variance
     are Sobol' indices by Jansen's estimators (Saltelli et al. 2010, table 2), over all dimensions
-    together. They scatter by a few hundredths at n = 1,000. If factors interact, their shares add
-    up to less than 1 alone and to more in total. A change of position can turn a training key into
-    a test key. By default the logits are read, of all pairs.
+    together. A change of position can turn a training key into a test key. By default the logits
+    are read, of all pairs.
     """
     checked(n, int, "n", low=2, high=100_000)
     subject = subject_of(model, task, seed)
     check_state(subject.model, state, layer)
-    task, seed = subject.anchor_task, subject.seed
+    task = subject.anchor_task
     index = task.indices(task.pairs if pairs is None else pairs)
 
     def read(factors: Factors) -> Floats:
-        return read_state(
-            subject.model, state, layer, place, factors.sequences(subject.anchor_task)
-        )
+        return read_state(subject.model, state, layer, place, factors.sequences(task))
 
-    first = Factors.draw(task, n, seed, "sensitivity/first", index=index)
-    second = Factors.draw(task, n, seed, "sensitivity/second", index=index)
+    first, second = (
+        Factors.draw(task, n, subject.seed, f"sensitivity/{stream}", index=index)
+        for stream in ("first", "second")
+    )
     one, two = read(first), read(second)
     everything = np.concatenate([one, two])
     variance = float(((everything - everything.mean(0)) ** 2).sum(1).mean())

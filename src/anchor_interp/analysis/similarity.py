@@ -83,9 +83,8 @@ def value_similarity(
 ) -> Similarity:
     """Similarity of the values at the first anchor (NeurIPS paper, section 5.2, figure 4c).
 
-    A model that computes g(x; a1) at the first anchor has parallel vectors there wherever
-    g(x; a) = g(x'; a'). ``V`` is the papers' V^(2). The items shown have the given keys,
-    :data:`PAPER_KEYS` by default (or the middle eleven); the contrast takes all keys.
+    ``V`` is the papers' V^(2). The items shown have the given keys, :data:`PAPER_KEYS` by default
+    (or the middle eleven); the contrast takes all keys.
     """
     checked(state, Literal["V", "OV"], "state")
     subject = subject_of(model, task, seed)
@@ -110,10 +109,9 @@ def answer_similarity(
 ) -> Similarity:
     """Similarity of X_ao at the last position (NeurIPS paper, section 5.2, figure 4a, 4b).
 
-    A model that composes has parallel vectors wherever two pairs give the same answer. The contrast
-    takes all keys and all ordered pairs that follow the rule, of at most four anchors (evenly
-    spaced). The items shown have the given keys, as in :func:`value_similarity`, and the given
-    pairs out of these, :data:`PAPER_PAIRS` by default (or the first four).
+    The contrast takes all keys and all ordered pairs that follow the rule, of at most four anchors
+    (evenly spaced). The items shown have the given keys, as in :func:`value_similarity`, and the
+    given pairs out of these, :data:`PAPER_PAIRS` by default (or the first four).
     """
     subject = subject_of(model, task, seed)
     check_state(subject.model, "X_ao", layer)

@@ -54,9 +54,7 @@ def check_state(model: HookedTransformer, state: State | None, layer: int) -> No
     checked(state, State, "state")
     checked(layer, int, "layer (0 is the papers' layer 1)", low=0, high=model.cfg.n_layers - 1)
     if state == "X_ao" and (model.cfg.attn_only or model.cfg.parallel_attn_mlp):
-        raise ConfigError(
-            "X_ao is what the MLP reads after attention; this model has no such state"
-        )
+        raise ConfigError("no MLP of this model reads X_ao, the stream after attention")
 
 
 def read_state(
@@ -69,13 +67,14 @@ def read_state(
     activations are not finite.
     """
     with torch.no_grad():
-        if state is None:
-            read = last_logits(model, sequences)
-        else:
-            read = _hidden(model, state, layer, place, sequences)
+        read = (
+            last_logits(model, sequences)
+            if state is None
+            else _hidden(model, state, layer, place, sequences)
+        )
         read = check_finite(read, "the model's activations").to("cpu", torch.float64)
-        vectors: Floats = read.numpy()
-        vectors[read.norm(dim=1) <= _rounding(model, state, layer, place, sequences)] = 0
+        read[read.norm(dim=1) <= _rounding(model, state, layer, place, sequences)] = 0
+    vectors: Floats = read.numpy()
     return vectors
 
 

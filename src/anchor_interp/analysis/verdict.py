@@ -156,8 +156,6 @@ LINES: Mapping[str, Line] = MappingProxyType(
 ACCURACY, COVERAGE = 0.75, 0.67
 """On judged runs: the balanced accuracy where the verdict names a phase, and the share of runs
 where it does (docs/verdict.md)."""
-FITTED_ON = "models of two layers and one head"
-"""What the lines were fitted on, and what they were judged on."""
 _MOST_EVIDENCE = 3
 
 
@@ -165,7 +163,8 @@ def judged() -> str:
     """How good the verdict is on runs that it was not fitted on, as a sentence."""
     return (
         f"On runs that set no line the verdict names the phase of {COVERAGE:.0%}; of these it "
-        f"names {ACCURACY:.2f} rightly, in the mean over the phases. They are {FITTED_ON}."
+        f"names {ACCURACY:.2f} rightly, in the mean over the phases. They are models of two layers "
+        "and one head."
     )
 
 

@@ -261,13 +261,12 @@ def run_ablated(
 def _aligned(sequences: Tokens, position: int | None) -> Examples:
     """Examples; of tokens alone, with the places of a key at this position."""
     if isinstance(sequences, Sequences | Examples):
-        if position is not None:
-            raise ConfigError("the sequences know their key's position; leave position out")
-        examples = as_examples(sequences)
-        of_key = isinstance(sequences, Sequences)
-        n = len(np.unique(sequences.position if of_key else examples.at))
-        if n > 1:
-            what = "have the key" if of_key else "are answered"
+        examples, what = as_examples(sequences), "are answered"
+        where: np.ndarray = examples.at
+        if isinstance(sequences, Sequences):
+            where, what = sequences.position, "have the key"
+        if len(np.unique(where)) > 1:
+            n = len(np.unique(where))
             raise ConfigError(f"the sequences {what} at {n} positions; expected one")
         return examples
     names = () if position is None else ("key", "first", "second")

@@ -44,8 +44,8 @@ _LOGITS = 1 << 26
 def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None]:
     """Edit activations in every forward pass within the ``with`` block.
 
-    Blocks nest; of two edits of one activation the outer one acts first. Edits also act under
-    ``run_with_cache`` and gradients. They are removed when the block ends, also after an exception.
+    Blocks nest; of two edits of one activation the outer one acts first. They are removed when the
+    block ends, also after an exception.
 
     Raises:
         HookError: the model does not have a hook; an edit changed the shape, dtype or device; or,
@@ -132,10 +132,10 @@ def activations(
 ) -> dict[str, Tensor]:
     """Copies of the activations at some hooks, by name, without gradients.
 
-    Of a hook that fires more than once in a forward pass it is the last one, as in
-    ``run_with_cache``. Other hooks attached to the model act. ``batch`` is the number of sequences
-    per forward pass; if None 4,096, or fewer if their logits at all positions would exceed 2^26
-    numbers.
+    Of a hook that fires more than once in a forward pass, as ``ln1`` does for queries, keys and
+    values, it is the last one, as in ``run_with_cache``. Other hooks attached to the model act.
+    ``batch`` is the number of sequences per forward pass; if None 4,096, or fewer if their logits
+    at all positions would exceed 2^26 numbers.
 
     Raises:
         HookError: the model does not have a hook, or a hook does not fire.
@@ -162,11 +162,7 @@ def _layers_needed(names: Sequence[str]) -> int | None:
 
 
 def recording(names: Iterable[str], into: dict[str, Tensor]) -> dict[str, Edit]:
-    """Edits that change nothing and keep a copy of each activation by name.
-
-    Some hooks fire more than once in a forward pass: ``ln1`` normalises for queries, keys and
-    values in turn. The last activation is kept, as in ``run_with_cache``.
-    """
+    """Edits that change nothing and keep a copy of each hook's last activation by name."""
 
     def record(name: str) -> Edit:
         def keep(activation: Tensor) -> Tensor:

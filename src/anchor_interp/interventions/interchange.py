@@ -6,9 +6,7 @@ answered as expected, with the *counterfactual*, is the interchange accuracy. Th
 of examples.
 
 In an anchor task it is v = g(x; a1). The base (x; a1, a2) gets the activation of the source
-(x'; a1', a2'), whose value is v' = g(x'; a1'). An inferential model then answers g(v'; a2): it
-composes the source's key and anchor with the base's second anchor, which appear together in
-neither sequence.
+(x'; a1', a2'), whose value is v' = g(x'; a1'). An inferential model then answers g(v'; a2).
 
 The value need not fill the activation. :func:`learn_subspace` looks for the k directions that
 carry it (distributed alignment search, Geiger et al. 2023). Such a search finds something in many
@@ -40,7 +38,7 @@ from anchor_interp.interventions.passes import (
     replaced_run,
 )
 from anchor_interp.interventions.sites import Site, check_sites, site_mask
-from anchor_interp.interventions.subject import Subject, subject_of
+from anchor_interp.interventions.subject import MOST_SEED, Subject, subject_of
 from anchor_interp.models.finite import at_least_float32, check_finite
 from anchor_interp.models.forward import answer_positions
 from anchor_interp.models.transformer import HookedTransformer, token_rows
@@ -146,7 +144,6 @@ def interchange(
         subject.model, exchange.rows, (), exchange.at, batch_size=batch_size
     )
     answers = logits.argmax(-1).cpu().numpy()
-    moved = (pairs.anchor_moved, pairs.key_moved)
 
     def share(expected: np.ndarray | None, given: np.ndarray = answers) -> float:
         return np.nan if expected is None else float((given == expected).mean())
@@ -158,8 +155,8 @@ def interchange(
         counterfactual=share(pairs.counterfactual),
         base=share(exchange.answers),
         source=share(as_examples(pairs.source).answers),
-        anchor_moved=None if moved[0] is None else share(moved[0]),
-        key_moved=None if moved[1] is None else share(moved[1]),
+        anchor_moved=None if pairs.anchor_moved is None else share(pairs.anchor_moved),
+        key_moved=None if pairs.key_moved is None else share(pairs.key_moved),
         untouched=share(exchange.answers, untouched.argmax(-1).cpu().numpy()),
         cross_entropy=float(F.cross_entropy(at_least_float32(logits), exchange.counterfactual)),
         answers=answers,
@@ -185,11 +182,8 @@ def learn_subspace(
 
     Adam moves k vectors, from a random subspace on, to minimise the mean cross-entropy of the
     counterfactual answers. The basis is the orthonormal factor of their QR decomposition. ``seed``
-    fixes the start and the order of the sequences. Judge the result on other pairs and beside the
-    controls of this module's text. Source: Geiger et al. 2023.
-
-    After ``max_seconds`` the directions found so far come back, with ``finished`` False. It takes
-    gradients also within ``torch.no_grad`` and ``torch.inference_mode``.
+    fixes the start and the order of the sequences. After ``max_seconds`` the directions found so
+    far come back, with ``finished`` False. Source: Geiger et al. 2023.
 
     Raises:
         ConfigError: a number out of range, a site or weights as in :func:`interchange`, or a model
@@ -226,7 +220,7 @@ def learn_subspace(
 def random_subspace(width: int, dimensions: int, *, seed: int) -> Subspace:
     """Directions of an activation of this width, drawn uniformly: the baseline of a search."""
     checked(dimensions, int, "dimensions", low=1, high=width)
-    checked(seed, int, "seed", low=0, high=(1 << 63) - 1)
+    checked(seed, int, "seed", low=0, high=MOST_SEED)
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randn(width, dimensions, generator=generator, dtype=torch.float64)
     return Subspace(torch.linalg.qr(drawn)[0].numpy(), np.empty(0))

@@ -4,19 +4,17 @@ An *edge* is one entry of an attention pattern: layer, head, query position (whi
 key position (which sends). :func:`mask_edges` zeroes any set of edges, sequence by sequence
 (complexity-control paper, section VI-A, figure 4).
 
-To hide a token from all other positions, cut every edge that leaves its position, in every layer
-(``paths="all"``). Its own residual stream is then the only place that knows it. Cutting only the
-edges into the last position (``paths="direct"``) leaves open every path that first goes elsewhere.
-A token at the last position cannot be hidden.
+To hide a token, cut every edge that leaves its position, in every layer (``paths="all"``). Cutting
+only the edges into the last position (``paths="direct"``) leaves open every path that first goes
+elsewhere.
 
-Zeroing after the softmax leaves one more path open: the remaining weights were divided by a sum
-over all positions, which includes the masked token's score. ``renormalise=True`` scales each row
-back to its former sum. The denominator then cancels, and the logits do not depend on the masked
-token beyond rounding. The papers do not renormalise; :func:`mask_leakage` measures what remains.
+Zeroing after the softmax leaves one more path open: the other weights were divided by a sum that
+includes the masked token's score. ``renormalise=True`` scales each row back to its former sum. The
+denominator then cancels. The papers do not renormalise;
+:func:`anchor_interp.analysis.mask_leakage.mask_leakage` measures what remains.
 """
 
 import contextlib
-import logging
 from collections.abc import Iterator
 from typing import Any, Literal, TypedDict, Unpack, cast
 
@@ -29,26 +27,14 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import Edit, hooked
 from anchor_interp.interventions.sites import position_mask
-from anchor_interp.models.finite import check_finite
-from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import (
-    Edges,
-    HookedTransformer,
-    Inputs,
-    check_model,
-    device,
-    finite_rows,
-)
-from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.models.transformer import Edges, HookedTransformer, Inputs, check_model, device
 from anchor_interp.tasks.examples import Integers
-from anchor_interp.tasks.sequences import Place, Sequences, as_examples, places
+from anchor_interp.tasks.sequences import Sequences, as_examples
 
 Paths = Literal["all", "direct"]
 """The edges from the token's position to every later one, or to the last one alone."""
 Hidden = str | int | Integers | Bool[np.ndarray, "n pos"] | Bool[Tensor, "n pos"]
 """Positions to hide; see :func:`token_edges`."""
-_BATCH = 1024
-_LOGGER = logging.getLogger(__name__)
 
 
 class Masking(TypedDict, total=False):
@@ -64,11 +50,9 @@ def mask_edges(
 ) -> Iterator[None]:
     """Zero attention edges after the softmax in every forward pass within the ``with`` block.
 
-    Nested masks act as the mask of their union, also under ``run_with_cache`` and gradients. They
-    are removed at the end of the block, also after an exception.
-
-    The batch dimension of ``edges`` is the forward pass's, or 1 to cut the same edges in every
-    sequence. ``renormalise`` scales what remains of a row to its former sum; an empty row stays 0.
+    Nested masks act as the mask of their union. The batch dimension of ``edges`` is the forward
+    pass's, or 1 to cut the same edges in every sequence. ``renormalise`` scales what remains of a
+    row to its former sum; an empty row stays 0.
 
     Raises:
         ConfigError: edges of the wrong shape or type, or a forward pass of another size.
@@ -99,10 +83,9 @@ def mask_position(
     paths: Paths = "all",
     renormalise: bool = False,
 ) -> contextlib.AbstractContextManager[None]:
-    """Hide positions of every example from all later ones.
+    """Hide positions of every example from all later ones, in forward passes of these examples.
 
-    The forward pass must be given these examples in this order. See :func:`token_edges` and
-    :func:`mask_edges` for the options and errors.
+    See :func:`token_edges` and :func:`mask_edges` for the options and errors.
     """
     edges = token_edges(model, examples, positions, paths)
     return mask_edges(model, edges, renormalise=renormalise)
@@ -190,57 +173,6 @@ def no_edges(model: HookedTransformer, n_pos: int, batch: int = 1) -> Edges:
     """The empty set of edges."""
     shape = (model.cfg.n_layers, batch, model.cfg.n_heads, n_pos, n_pos)
     return torch.zeros(shape, dtype=torch.bool)
-
-
-@torch.no_grad()
-def mask_leakage(
-    model: HookedTransformer,
-    task: AnchorTask,
-    sequences: Sequences,
-    place: Place,
-    *,
-    paths: Paths = "all",
-    renormalise: bool = False,
-) -> float:
-    """How much the logits still depend on a masked token: 0 not at all, 1 as without a mask.
-
-    Every sequence is run with each value that the token can take: all keys, or all anchors. The
-    leak is the largest range of a last-position logit over the values, divided by the largest range
-    without a mask. Sequences whose token is at the last position are left out, and a warning counts
-    them.
-
-    Raises:
-        ConfigError: no sequences, or none whose token can be masked, or weights or logits that are
-            not finite, or logits that do not depend on the token.
-    """
-    at_end = places(sequences, place) == sequences.tokens.shape[1] - 1
-    if at_end.any() and not at_end.all():
-        left_out = "left out: the %s token of %d of %d sequences is at the last position"
-        _LOGGER.warning(left_out, place, at_end.sum(), len(sequences))
-        sequences = sequences[~at_end]
-    edges = token_edges(model, sequences, place, paths)
-    rows = finite_rows(model, sequences)
-    values = task.tokens if place in ("first", "second") else task.keys.tolist()
-    tokens = torch.tensor(values, device=rows.device)
-    at = torch.from_numpy(places(sequences, place)).to(rows.device)
-
-    def largest_range(masked: bool) -> float:
-        ranges = []
-        for part in torch.split(torch.arange(len(rows)), max(_BATCH // len(tokens), 1)):
-            varied = rows[part].repeat_interleave(len(tokens), 0)
-            where = at[part].repeat_interleave(len(tokens))[:, None]
-            varied.scatter_(1, where, tokens.repeat(len(part))[:, None])
-            cut = edges[:, part].repeat_interleave(len(tokens), 1)
-            with mask_edges(model, cut & masked, renormalise=renormalise):
-                logits = check_finite(last_logits(model, varied), "the model's logits")
-            by_value = logits.view(len(part), len(tokens), -1)
-            ranges.append(float((by_value.amax(1) - by_value.amin(1)).max()))
-        return max(ranges)
-
-    free = largest_range(masked=False)
-    if free == 0:
-        raise ConfigError(f"the logits do not depend on the {place} token; nothing can be masked")
-    return largest_range(masked=True) / free
 
 
 def _zeroing(edges: Bool[Tensor, "batch head query key"], renormalise: bool) -> Edit:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
@@ -30,14 +30,14 @@ from anchor_interp.interventions.passes import Replacement, replaced_run
 from anchor_interp.interventions.sites import Connection, Site, check_path, check_sites, site_mask
 from anchor_interp.models.forward import answer_positions
 from anchor_interp.models.transformer import HookedTransformer, Inputs, finite_rows
-from anchor_interp.tasks.examples import Examples, check_aligned
+from anchor_interp.tasks.examples import check_aligned
 from anchor_interp.tasks.sequences import as_examples
 
 Direction = Literal["denoise", "noise"]
 SMALLEST_DIFFERENCE = 0.1
 """Smallest difference of clean and corrupted, in the metric's unit, that a ratio divides by."""
 _BATCH = 512
-_MOST_TOLD = 3
+_NAMED = 3
 """Sites that a result names."""
 
 
@@ -75,7 +75,7 @@ class PatchResult(Readable):
         if not inside:
             return about
         sign = -1 if self.direction == "denoise" else 1
-        most = sorted(inside, key=lambda row: sign * row[1])[:_MOST_TOLD]
+        most = sorted(inside, key=lambda row: sign * row[1])[:_NAMED]
         largest = ", ".join(f"{share:.2f} at {site}" for site, share in most)
         return f"{about}\nlargest effects after the embedding: recovery {largest}"
 
@@ -167,15 +167,14 @@ def patch(
     Hooks attached to the model act in every run. Corrupted examples are answered, and have their
     places, at the same positions as the clean ones. Several sites share a forward pass of
     ``batch_size`` sequences; with ``batch_size=len(clean)`` every pass holds the n examples of one
-    site in order, which attached hooks made for these n sequences need. The activations at all
-    sites of the donors are in memory at once.
+    site in order, which attached hooks made for these n sequences need.
 
     Raises:
-        ConfigError: sequences that do not match or are all equal, sites that are not there, a
-            metric of the wrong shape or without a value, or weights or logits that are not finite.
+        ConfigError: sequences that do not match, sites that are not there, a metric of the wrong
+            shape or without a value, or weights or logits that are not finite.
         HookError: the settings of the model keep a site's hook from firing.
     """
-    twins = make_twins(model, clean, corrupted, metric, direction, batch_size)
+    twins = Twins(model, clean, corrupted, metric, direction, batch_size)
     sites = check_sites(model, sites)
     n = len(twins.rows)
     values = np.empty((len(sites), n))
@@ -217,8 +216,8 @@ def path_patch(
     effects of single senders on the logits add up only without LayerNorm. Arguments and errors are
     those of :func:`patch`, with ``connections`` in place of its sites.
     """
-    twins = make_twins(model, clean, corrupted, metric, direction, batch_size)
-    connections = tuple(checked(connections, tuple[Connection, ...], "connections"))
+    twins = Twins(model, clean, corrupted, metric, direction, batch_size)
+    connections = checked(connections, tuple[Connection, ...], "connections")
     senders = tuple(dict.fromkeys(each.sender for each in connections))
     check_sites(model, [*senders, *(site for each in connections for site in each.receiving)])
     kinds = ["attn.hook_z"] + ["hook_mlp_out"] * (not model.cfg.attn_only)
@@ -240,19 +239,28 @@ def path_patch(
     return twins.result(connections, values)
 
 
-@dataclass(frozen=True, eq=False)
 class Twins:
-    """Sequences that are patched, and those that activations come from, their donors."""
+    """Sequences that are patched, ``base``, and those that activations come from, their donors."""
 
-    model: HookedTransformer
-    base: Examples
-    rows: Int64[Tensor, "n pos"]
-    donors: Int64[Tensor, "n pos"]
-    at: Int64[Tensor, " n"] | None
-    """Where both are answered; at the last position if None."""
-    metric: Metric
-    direction: Direction
-    batch_size: int
+    def __init__(
+        self,
+        model: HookedTransformer,
+        clean: Inputs,
+        corrupted: Inputs,
+        metric: Metric,
+        direction: Direction,
+        batch_size: int = _BATCH,
+    ) -> None:
+        checked(direction, Direction, "direction")
+        checked(batch_size, int, "batch_size", low=1)
+        rows = [finite_rows(model, each) for each in (clean, corrupted)]
+        self.metric: Metric = checked(metric, Callable, "metric")
+        inputs = as_examples(clean), as_examples(corrupted)
+        check_aligned(clean=inputs[0], corrupted=inputs[1])
+        self.model, self.direction, self.batch_size = model, direction, batch_size
+        patched = direction == "denoise"  # which of the two is
+        self.base, self.rows, self.donors = inputs[patched], rows[patched], rows[not patched]
+        self.at = answer_positions(model, self.base)
 
     def donated(self, sites: Iterable[Site]) -> dict[str, Tensor]:
         """The donors' activations at the sites' hooks."""
@@ -286,23 +294,3 @@ class Twins:
             unpatched.append(measure(self.metric, logits))
         clean, corrupted = unpatched if self.direction == "denoise" else unpatched[::-1]
         return PatchResult(sites, self.direction, values, clean, corrupted)
-
-
-def make_twins(
-    model: HookedTransformer,
-    clean: Inputs,
-    corrupted: Inputs,
-    metric: Any,
-    direction: Direction,
-    batch_size: int = _BATCH,
-) -> Twins:
-    """What both kinds of patching are given, checked."""
-    checked(direction, Direction, "direction")
-    checked(batch_size, int, "batch_size", low=1)
-    rows = [finite_rows(model, x) for x in (clean, corrupted)]
-    checked(metric, Callable, "metric")
-    inputs = as_examples(clean), as_examples(corrupted)
-    check_aligned(clean=inputs[0], corrupted=inputs[1])
-    base = direction == "denoise"  # which of the two is patched
-    at = answer_positions(model, inputs[0])
-    return Twins(model, inputs[base], rows[base], rows[not base], at, metric, direction, batch_size)
