@@ -1,101 +1,95 @@
 """NeurIPS paper, section 4: which answer the unseen pair gets, over gamma and depth (figure 2).
 
-The paper keeps the best of nine learning rates for each seed and shows the mean of three seeds. The
-same runs are shown with every run counted. Below is the study ``depth``: fewer data, one rate.
+Above, runs of the paper's width: their best answers along training, as the paper keeps them, the
+answers at the end of runs that have fitted, and the course of every run. Below, the study
+``depth``: narrow models, fewer data.
 """
 
-import itertools
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 import section
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
 from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, single
 from anchor_interp.sweeps.diagrams import phase_diagrams
+from papers import wide
 from papers.effects import grouped
-from papers.figure2_runs import SEEDS_A_CELL
-from papers.rises import SEED, best, in_zone, mean
-from papers.rows import Rows, having
+from papers.rows import Row, Rows
 
 ANSWERS = {
     "symmetric_accuracy": ("symmetric answers", SYMMETRIC),
     "ood_accuracy": ("inferential answers", INFERENTIAL),
 }
-_GREY = "#DDDDDD"
+_MARKS = {2: "o", 3: "s"}
+_COURSES = (("x-10", "the rule", INFERENTIAL), ("x-6", "the other order's", SYMMETRIC))
 
 
-def zone_text(rows: Rows) -> str:
-    """Where the shaded zone lies, by the best rates and by every run."""
-    found = {"the best of nine rates": in_zone(rows, best), "every run": in_zone(rows, mean)}
-    told = {}
-    for how, zone in found.items():
-        gammas: dict[int, list[str]] = {}
-        for depth, gamma in zone:
-            gammas.setdefault(depth, []).append(f"{gamma:g}")
-        told[how] = "; ".join(
-            f"gamma {', '.join(those)} with {depth} layers" for depth, those in gammas.items()
-        )
-    return ". By ".join(f"{how}: {where or 'nowhere'}" for how, where in told.items())
-
-
-def every_run(rows: Rows) -> Figure:
-    """Both answers of every run over gamma, a column a depth, with the best and the mean."""
-    depths = sorted({row["n_layers"] for row in rows})
-    with single(3.1 * len(depths), 5.6) as figure:
-        panels: Any = figure.subplots(2, len(depths), squeeze=False, sharex=True, sharey=True)
-        for line, (column, (title, colour)) in zip(panels, ANSWERS.items(), strict=True):
-            line[0].set_ylabel(title)
-            for axes, depth in zip(line, depths, strict=True):
-                axes.set_title(f"{depth} layers")
-                _draw_runs(axes, list(filter(having(n_layers=depth), rows)), column, colour)
-        for axes in panels[-1]:
-            axes.set_xlabel("gamma")
+def best_and_end(rows: Rows, best: str, end: str, colour: str) -> Figure:
+    """A share of the answers over gamma: a mark a seed, a line a depth through the means."""
+    with single(4.8, 3.4) as figure:
+        axes = figure.subplots()
+        for column, filled, line in ((best, colour, "-"), (end, "none", "--")):
+            for (depth,), mine in grouped(rows, ("n_layers",)).items():
+                having = [row for row in mine if row[column] is not None]
+                xs, ys = ([row[name] for row in having] for name in ("gamma", column))
+                axes.scatter(xs, ys, 22, filled, _MARKS[depth], edgecolors=colour)
+                means = [
+                    (gamma, statistics.mean(row[column] for row in cell))
+                    for (gamma,), cell in grouped(having, ("gamma",)).items()
+                ]
+                axes.plot(*zip(*means, strict=True), line, color=INK, linewidth=1)
+        axes.set(xlabel="gamma", ylabel="share of (4, 3)", ylim=(-0.03, 1.03))
+        depths = sorted({row["n_layers"] for row in rows})
         handles = [
-            Line2D([], [], color=INK, label="best of nine rates, mean of three seeds"),
-            Line2D([], [], color=INK, linestyle="--", label="mean of every run"),
-            Line2D([], [], color=INK, marker=".", linestyle="none", label="a run"),
-            Patch(color=_GREY, label="shaded zone, by every run"),
-        ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+            Line2D([], [], color=INK, label="best along training"),
+            Line2D([], [], color=INK, linestyle="--", label="at the end, if fitted"),
+            *(
+                Line2D([], [], color=colour, marker=_MARKS[depth], linestyle="none",
+                       label=f"{depth} layers, a seed")
+                for depth in depths
+            ),
+        ]  # fmt: skip
+        figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
-def _draw_runs(axes: Any, rows: Rows, column: str, colour: str) -> None:
-    """The runs of one depth, slower rates to the left, and what they make together."""
-    rows = [row for row in rows if row[column] is not None]
-    gammas, rates = (sorted({row[name] for row in rows}) for name in ("gamma", "lr"))
-    width = 0.6 * min((b - a for a, b in itertools.pairwise(gammas)), default=0.1)
-    for row in rows:
-        shift = width * (rates.index(row["lr"]) / max(1, len(rates) - 1) - 0.5)
-        axes.plot(row["gamma"] + shift, row[column], ".", color=colour, alpha=0.5, markersize=4)
-    for summary, style in ((best(column), "-"), (mean(column), "--")):
-        means = [
-            statistics.mean(summary(runs) for runs in grouped(mine, SEED).values())
-            for mine in grouped(rows, ("gamma",)).values()
-        ]
-        axes.plot(gammas, means, style, color=INK)
-    for _, gamma in in_zone(rows, mean):
-        axes.axvspan(gamma - 0.6 * width, gamma + 0.6 * width, color=_GREY, zorder=0)
-    axes.set_ylim(-0.03, 1.03)
+def courses(curves: Sequence[Row]) -> Figure:
+    """Answers to (4, 3) over ID accuracy along training: a panel a gamma, a line a run."""
+    gammas = grouped(curves, ("gamma",))
+    with single(2.1 * len(gammas), 2.9) as figure:
+        panels: Any = figure.subplots(1, len(gammas), squeeze=False, sharey=True)[0]
+        for axes, ((gamma,), rows) in zip(panels, gammas.items(), strict=True):
+            for run in grouped(rows, ("run_id",)).values():
+                run.sort(key=lambda row: row["step"])
+                for column, _, colour in _COURSES:
+                    xs, ys = ([row[name] for row in run] for name in ("id", column))
+                    axes.plot(xs, ys, color=colour, linewidth=0.8, alpha=0.7)
+                    axes.plot(xs[-1], ys[-1], "o", color=colour, markersize=4)
+            axes.set(title=f"gamma {gamma:g}", xlabel="ID accuracy", ylim=(-0.03, 1.03))
+        panels[0].set_ylabel("share of (4, 3)")
+        handles = [Line2D([], [], color=colour, label=name) for _, name, colour in _COURSES]
+        handles.append(Line2D([], [], color=INK, marker="o", linestyle="none", label="the end"))
+        figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+    return figure
 
 
 def draw(data: section.Data) -> section.Panels:
-    """Figure 2 as the paper measured it, every run of it, and the study ``depth``."""
+    """Figure 2 at the paper's width, the course of its runs, and the study ``depth``."""
     panels: list[list[tuple[str, Figure]]] = []
-    if rows := data.tables.get("figure2"):
-        # seeds of their own in every cell have the same place in it
-        placed = [row | {"seed": row["seed"] % SEEDS_A_CELL} for row in rows]
-        found = phase_diagrams(placed, x="gamma", y="n_layers", best_over="lr")
-        maps = [
-            (title, accuracy_map(found.diagrams[0], column, best_over=found.best_over))
-            for column, (title, _) in ANSWERS.items()
+    if rows := data.tables.get(wide.STUDY):
+        symmetric = best_and_end(rows, "best_symmetric", "end_symmetric", SYMMETRIC)
+        inferential = best_and_end(rows, "best_ood", "end_ood", INFERENTIAL)
+        panels.append(
+            [("(a) symmetric answers", symmetric), ("(b) inferential answers", inferential)]
+        )
+        curves = grouped(wide.read_curves(wide.curves_table(data.place)), ("n_layers",))
+        panels += [
+            [(f"along training, {depth:g} layers", courses(of))] for (depth,), of in curves.items()
         ]
-        panels += [maps, [("every run", every_run(rows))]]
-        print(f"shaded zone: {zone_text(rows)}")
     diagram = phase_diagrams(data.rows("depth"), x="gamma", y="n_layers").diagrams[0]
     maps = [
         (f"{title}, one rate", accuracy_map(diagram, column))

@@ -38,17 +38,12 @@ from ledger_text import (
     registered_table,
 )
 from measured import table
-from neurips_4 import zone_text
 from papers import page
 from papers.claims import PHASE_2, RANDOM
 from papers.detection import detection
-from papers.effects import grouped
-from papers.figure2_runs import distance
 from papers.page import Ledger
-from papers.rises import CELL, SEED, best, spread
-from papers.rises import mean as mean_of_rates
 from papers.rows import Row
-from papers.studies import SCALES, STUDIES
+from papers.studies import STUDIES
 from papers.tables import read_tables
 from papers.verdict_score import GIVEN, PHASES, VerdictScore
 from section_7_text import across_table, concepts_table, corners_table, language_table
@@ -235,32 +230,6 @@ def routes_table(_: Ledger) -> str:
     return table(["layout", *by[1:], "runs", *numbers], lines)
 
 
-def figure2_table(_: Ledger) -> str:
-    """How far the runs of figure 2 are from the paper's, and where the shaded zone lies."""
-    found = table(["", "here", "in the paper"], distance(SCALES["tiny"].figure2))
-    if rows := _tables().get("figure2"):
-        found += f"\nThe shaded zone. By {zone_text(rows)}.\n"
-    return found
-
-
-def cells_table(_: Ledger) -> str:
-    """Every cell of figure 2: both answers by the paper's statistic and by every run."""
-    lines = []
-    for (depth, gamma), rows in grouped(_tables().get("figure2", []), CELL).items():
-        seeds = grouped(rows, SEED).values()
-        numbers = [
-            f"{mean(summary(column)(runs) for runs in seeds):.2f}"
-            for column in ("ood_accuracy", "symmetric_accuracy", "id_accuracy")
-            for summary in (best, mean_of_rates)
-        ]
-        fitted = sum(not row["censored"] for row in rows)
-        spread_of = f"{spread('ood_accuracy')(rows):.2f}"
-        lines.append([str(depth), f"{gamma:g}", f"{fitted} of {len(rows)}", *numbers, spread_of])
-    heads = [f"{kind}, {how}" for kind in ("inferential", "symmetric", "ID")
-             for how in ("best", "all")]  # fmt: skip
-    return table(["layers", "gamma", "fitted", *heads, "spread"], lines)
-
-
 MADE: Mapping[str, Callable[[Ledger], str]] = {
     "counts": counts,
     "claims": claims_table,
@@ -273,8 +242,6 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
     "disagreements": lambda ledger: disagreements_table(ledger.verdict),
     "studies": studies_table,
     "noise": noise_table,
-    "figure2": figure2_table,
-    "figure2-cells": cells_table,
     "corners": lambda _: corners_table(TABLES),
     "concepts": lambda _: concepts_table(TABLES),
     "language": lambda _: language_table(TABLES),

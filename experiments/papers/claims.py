@@ -35,6 +35,7 @@ from .effects import (
     Finding,
     Mean,
     Number,
+    Rise,
     Trend,
     finding_of,
     grouped,
@@ -42,7 +43,6 @@ from .effects import (
     values_of,
 )
 from .judging import Claim, Family, Judgement, judge
-from .rises import Rise, below_middle, beside_middle, best, majority, mean, outside_zone, spread
 from .rows import (
     PREPARED,
     Row,
@@ -59,16 +59,9 @@ RANDOM = ("settings", "settings-judging")  # the studies whose runs are compared
 # Half the smallest step between phases in the complexity-control paper's figure 5C: the stable rank
 # is about 150 in phase 1, 55 in phase 2 (100, and 30 where it commutes) and 10 in phase 3.
 HALF_A_STEP = math.sqrt(150 / 55)
-_SUMMARIES = {"best": best, "mean": mean, "majority": majority, "spread": spread}
-_OF_FIGURE_2: Mapping[str, Callable[[Rows], Rows]] = {
-    "outside-zone": outside_zone(mean),
-    "beside-middle": beside_middle,
-    "below-middle": below_middle,
-    "outside-wide-zone": wide.outside_zone,
-}
 _WORDS = frozenset((
     "studies", "prepare", "kind", "python", "of", "on", "more", "less", "only", "reference",
-    "summary", "unit", "where", "apart", "also", "within", "free", "cluster", "sign", "untrained",
+    "where", "apart", "also", "within", "free", "cluster", "sign", "untrained",
     "fitted", "above", "unreached",
 ))  # fmt: skip
 
@@ -149,10 +142,7 @@ def _effect(said: Mapping[str, Any]) -> Effect:
         case "mean":
             return Mean(number, only, said.get("reference", 0.0), **common)
         case "rise":
-            return Rise(
-                number=_SUMMARIES[said["summary"]](said["of"]), x=said["on"], within=within,
-                unit=tuple(said["unit"]), sign=sign, **common,
-            )  # fmt: skip
+            return Rise(said["on"], number, within, sign, **common)
         case "alike":
             return Alike(number, HALF_A_STEP, **common)
         case "across":
@@ -162,7 +152,7 @@ def _effect(said: Mapping[str, Any]) -> Effect:
 
 
 def _prepared(names: Sequence[str]) -> Callable[[Rows], Rows]:
-    known = {**PREPARED, **_OF_FIGURE_2}
+    known = {**PREPARED, "outside-zone": wide.outside_zone}
 
     def prepare(rows: Rows) -> Rows:
         for name in names:

@@ -257,6 +257,41 @@ class Trend(Effect):
         return Stratum(x, y, [(row[self.x], clustered(row, self.cluster)) for row in group])
 
 
+@dataclass(frozen=True)
+class Rise(Effect):
+    """How far a number rises from the smallest to the largest value of a setting, others held.
+
+    It is the slope of a straight line times the range of the setting, with a level for each group
+    of equal ``within`` (:func:`anchor_interp.sweeps.effects.line`); a group with fewer than three
+    runs or with one value is left out.
+    """
+
+    x: str  # the column of the setting
+    y: Number
+    within: tuple[str, ...] = ()  # columns that are held
+    sign: int = 1  # -1 where the claim is that the number falls
+
+    def measure(self, rows: Rows) -> Finding:
+        """See the class."""
+        (sample,), censored = samples_of(self, rows, every, number=self.y)
+        groups = [
+            group
+            for group in grouped(sample, self.within).values()
+            if len(group) > 2 and len({row[self.x] for row in group}) > 1
+        ]
+        used = [row for group in groups for row in group]
+        found = line([self._stratum(group) for group in groups])
+        if found is None:
+            note = f"no group has three runs at several values of {self.x}"
+            problem = "not answerable here" if sample else ""
+            return finding_of([used], censored, problem=problem, note=note)
+        return finding_of([used], censored, found)
+
+    def _stratum(self, group: Rows) -> Stratum:
+        x, y = np.array(values_of(group, self.x)), np.array(values_of(group, self.y))
+        return Stratum(x, self.sign * y, [row["run_id"] for row in group])
+
+
 def clustered(row: Row, columns: Sequence[str]) -> Any:
     """What a run shares with those that belong to it; the run itself without columns."""
     return columns_of(row, columns) if columns else row["run_id"]

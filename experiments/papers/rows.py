@@ -2,7 +2,6 @@
 
 import math
 import re
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -153,14 +152,6 @@ def moved(row: Row) -> float | None:
 def was_known(row: Row) -> bool:
     """Whether a run was known when the claims were written: a known seed at the scale ``tiny``."""
     return row["seed"] in KNOWN_SEEDS and row.get("scale") == "tiny"
-
-
-def with_side(rows: Rows) -> Rows:
-    """The rows with the ``side`` of the middle gamma on which they stand: -1, 0 or 1."""
-    gammas = [number_of(row, "gamma") or 0.0 for row in rows]
-    middle = statistics.median(sorted(set(gammas)))
-    sides = [(gamma > middle) - (gamma < middle) for gamma in gammas]
-    return [row | {"side": side} for row, side in zip(rows, sides, strict=True)]
 
 
 def with_end(rows: Rows) -> Rows:

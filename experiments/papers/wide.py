@@ -31,9 +31,13 @@ def curves_table(tables: Path) -> Path:
 
 def read_witnesses(path: Path) -> list[Row]:
     """One row for each seed of a cell, from the table of the curves."""
+    return witnesses(read_curves(path))
+
+
+def read_curves(path: Path) -> list[Row]:
+    """Every row of the table: a run at a step."""
     text = read_bytes(path, limit=_LIMIT).decode()
-    rows = [_numbers(line) for line in csv.DictReader(text.splitlines())]
-    return witnesses(rows)
+    return [_numbers(line) for line in csv.DictReader(text.splitlines())]
 
 
 def _numbers(line: Mapping[str, str]) -> Row:

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_tables import TABLES
 
+import neurips_4
+import section
 from papers import wide
 from papers.claims import LEDGER, REGISTERED
 from papers.judging import Family, judge
 from papers.rows import Row
+from papers.tables import read_study
 
 OWN = tuple(claim for claim in LEDGER.claims if claim.studies == (wide.STUDY,))
 GAMMAS = (0.35, 0.5, 0.65, 0.8, 0.95)
@@ -92,3 +96,22 @@ def test_the_table_of_curves_is_read(tmp_path: Path) -> None:
         writer.writeheader()
         writer.writerows(rows)
     assert wide.read_witnesses(tmp_path / "curves.csv") == wide.witnesses(rows)
+
+
+def test_the_figure_shows_answers_and_courses(tmp_path: Path) -> None:
+    """Both answers and the curves of each depth at the paper's width, then the study ``depth``."""
+    place, curves = tmp_path / "tiny", study()
+    wide.curves_table(place).parent.mkdir()
+    with wide.curves_table(place).open("w", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(curves[0]))
+        writer.writeheader()
+        writer.writerows(curves)
+    tables = {"depth": read_study(TABLES / "depth.csv"), wide.STUDY: wide.witnesses(curves)}
+    panels = neurips_4.draw(section.Data("tiny", tables, place))
+    titles = [[title for title, _ in row] for row in panels]
+    assert titles[0] == ["(a) symmetric answers", "(b) inferential answers"]
+    assert titles[1:3] == [["along training, 2 layers"], ["along training, 3 layers"]]
+    ((_, figure),) = panels[1]
+    assert len(figure.axes) == 5  # gammas
+    assert len(figure.axes[0].lines) == 4 * 6  # two answers and their ends, of three seeds twice
+    assert section.montage(panels).startswith(b"\x89PNG")
