@@ -36,7 +36,7 @@ def best_and_end(rows: Rows, best: str, end: str, colour: str) -> Figure:
             for (depth,), mine in grouped(rows, ("n_layers",)).items():
                 having = [row for row in mine if row[column] is not None]
                 xs, ys = ([row[name] for row in having] for name in ("gamma", column))
-                axes.scatter(xs, ys, 22, filled, _MARKS[depth], edgecolors=colour)
+                axes.scatter(xs, ys, 22, filled, marker=_MARKS[depth], edgecolors=colour)
                 means = [
                     (gamma, statistics.mean(row[column] for row in cell))
                     for (gamma,), cell in grouped(having, ("gamma",)).items()

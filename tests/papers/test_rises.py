@@ -66,7 +66,7 @@ def test_all_relabellings_of_few_runs() -> None:
     xs, ys = np.array([0, 0, 1, 1, 2, 2]), np.array([0, 1, 1, 2, 2, 3])
     slopes = [abs((xs - 1) @ np.array(order)) for order in itertools.permutations(ys)]
     exact = np.mean(np.array(slopes) >= abs((xs - 1) @ ys))
-    assert rise(runs(2, [*xs], [*ys])).p_value == pytest.approx(exact, abs=0.01)
+    assert rise(runs(2, xs.tolist(), ys.tolist())).p_value == pytest.approx(exact, abs=0.01)
 
 
 def test_a_number_that_is_not_finite_names_its_run() -> None:
