@@ -138,7 +138,8 @@ TEXTS: Mapping[str, Callable[[Ledger, str], str]] = {
     "verdict": lambda ledger, name: ledger.judgements[name].verdict,
     "part": part_text,
     "accuracy": accuracy_text,
-    "claims": lambda ledger, verdict: str(_count(ledger, verdict)),
+    "claims": lambda ledger, verdicts: str(_count(ledger, verdicts)),
+    "papers": lambda ledger, verdicts: str(_count(ledger, verdicts, theirs=True)),
 }
 """What stands inside a sentence: a claim by name, claims by verdict, a rule's score."""
 
@@ -147,8 +148,11 @@ def _judged(ledger: Ledger) -> Iterator[tuple[Claim, Judgement]]:
     return ((claim, ledger.judgements[claim.name]) for claim in CLAIMS)
 
 
-def _count(ledger: Ledger, verdict: str) -> int:
-    return sum(judged.verdict == verdict for judged in ledger.judgements.values())
+def _count(ledger: Ledger, verdicts: str, *, theirs: bool = False) -> int:
+    """How many claims have one of these verdicts; ``theirs`` leaves out ours."""
+    wanted = verdicts.split(", ")
+    counted = [judged for claim, judged in _judged(ledger) if not (theirs and claim.ours)]
+    return sum(judged.verdict in wanted for judged in counted)
 
 
 def _reason(judged: Judgement) -> str:

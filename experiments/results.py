@@ -7,6 +7,7 @@ claims with a verdict. A number of some runs stands between two that define it::
     <!-- claim: c4-gamma -->supported, +0.36 [0.23, 0.48]<!-- end -->
     <!-- part: c4-gamma pre -->supported<!-- end -->
     <!-- claims: supported -->19<!-- end -->
+    <!-- papers: not supported, reversed -->1<!-- end -->
     <!-- median answer of random; normalization=pre route=gathered -->0.62<!-- end -->
 
 The number is a count, mean, median, smallest or largest value of a column over the runs of a study
@@ -77,7 +78,7 @@ _OF_ROUTES = (
     "order_logits",
 )
 _PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_TEXT = re.compile(r"(<!-- (claims?|verdict|part|accuracy): ([\w\-.;, ]+) -->)[^<]*(<!-- end -->)")
+_TEXT = re.compile(r"(<!-- (claims?|papers|verdict|part|accuracy): ([\w\-.;, ]+) -->)[^<]*(<!-- end -->)")
 _NUMBER = re.compile(r"(<!-- ([a-z]+)(?: (\w+))? of ([\w-]+)(?:; ([^>]*))? -->)[^<]*(<!-- end -->)")
 _SUMMARIES: Mapping[str, Callable[[list[float]], float]] = {
     "mean": mean, "median": median, "smallest": min, "largest": max
