@@ -78,7 +78,9 @@ _OF_ROUTES = (
     "order_logits",
 )
 _PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_TEXT = re.compile(r"(<!-- (claims?|papers|verdict|part|accuracy): ([\w\-.;, ]+) -->)[^<]*(<!-- end -->)")
+_TEXT = re.compile(
+    r"(<!-- (claims?|papers|verdict|part|accuracy): ([\w\-.;, ]+) -->)[^<]*(<!-- end -->)"
+)
 _NUMBER = re.compile(r"(<!-- ([a-z]+)(?: (\w+))? of ([\w-]+)(?:; ([^>]*))? -->)[^<]*(<!-- end -->)")
 _SUMMARIES: Mapping[str, Callable[[list[float]], float]] = {
     "mean": mean, "median": median, "smallest": min, "largest": max
