@@ -192,7 +192,7 @@ def test_files_that_do_not_hold_a_transformer_are_refused(
         ({"blocks.1.mlp.W_in": None}, "the weights have no 'blocks.1.mlp.W_in'"),
         (
             {"blocks.1.mlp.W_in": weights["W"] if "W" in weights else weights["embed.W_E"]},
-            "beside the others",
+            "the weights do not fit: size mismatch for blocks.1.mlp.W_in",
         ),
         ({"blocks.0.attn.W_Q": weights["embed.W_E"]}, "expected a HookedTransformer's state dict"),
     ):

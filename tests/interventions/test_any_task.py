@@ -192,7 +192,6 @@ def test_exchanging_a_token_gives_the_answer_of_the_other_sequence() -> None:
             lambda: patch_of(ai.Examples(CORRUPTED.tokens, WRONG)),
             "'last' is elsewhere in 4 of 5 corrupted examples",
         ),
-        (lambda: ai.last_logits(random_model().to("meta"), CLEAN), "has no weights to run"),
         (lambda: EdgeAblation(random_model(), CLEAN), "are answered at 5 positions; expected one"),
         (lambda: ai.mask_position(random_model(), CLEAN, "last"), "where the answer is read"),
         (lambda: ai.mask_position(random_model(), CLEAN, "all"), "hide positions before it"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp.models import decoding
 from anchor_interp.models.decoding import generate
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.models.transformer import HookedTransformer, build_model
@@ -50,33 +51,35 @@ def cut(tokens: tuple[int, ...], most: int, end: int) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("normalization", ["pre", "post"])
 @pytest.mark.parametrize("n_layers", [1, 3])
-@pytest.mark.parametrize("cache", [True, False, None])
+@pytest.mark.parametrize("cached", [True, False])
 def test_answers_are_those_of_one_sequence_at_a_time(
-    normalization: Normalization, n_layers: int, cache: bool | None
+    normalization: Normalization, n_layers: int, cached: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(decoding.forward, "takes_fast_path", lambda _model: cached)
     model = model_of(normalization, n_layers)
     lengths = set()
     for most, end in ((1, END), (4, END), *((11, end) for end in range(10))):
         expected = [cut(whole, most, end) for whole in continued(normalization, n_layers)]
-        assert generate(model, PROMPTS, end=end, most=most, cache=cache) == expected
+        assert generate(model, PROMPTS, end=end, most=most) == expected
         lengths.add(tuple(map(len, expected)))
     assert len(set(expected)) > 3
     assert any(len(set(found)) > 1 for found in lengths)  # some ended, and the others went on
 
 
 @pytest.mark.parametrize("normalization", ["pre", "post"])
-@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("cached", [True, False])
 def test_an_answer_may_fill_the_context_whatever_prompts_are_beside_it(
-    normalization: Normalization, cache: bool
+    normalization: Normalization, cached: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(decoding.forward, "takes_fast_path", lambda _model: cached)
     model = model_of(normalization)
     prompts = [*PROMPTS, (2,) * 16]  # the last one has room for a single token
     expected = [by_hand(model, prompt, 17 - len(prompt)) for prompt in prompts]
-    assert generate(model, prompts, end=END, cache=cache) == expected
+    assert generate(model, prompts, end=END) == expected
     pairs = [*zip(prompts, expected, strict=True)]
     assert sum(len(prompt) + len(found) == 17 for prompt, found in pairs) > 1
     for prompt, found in pairs:
-        assert generate(model, [prompt], end=END, cache=cache) == [found]
+        assert generate(model, [prompt], end=END) == [found]
 
 
 def test_hooks_act_on_decoding() -> None:
@@ -104,11 +107,12 @@ def test_nothing_to_answer() -> None:
         ([(1,) * 10], 8, r"10 tokens and 8 more take 17 positions; the model has 16"),
         ([(1,) * 17], None, r"17 tokens and 1 more take 17 positions; the model has 16"),
         ([(1,)], 0, "most is 0; expected at least 1"),
+        ([(1,), ("a",)], 2, "prompts are not lists of tokens: 'str' object"),
+        ([(1.5,)], 2, "prompts are not lists of tokens: 'float' object"),
+        ([3], 2, "prompts are not lists of tokens: 'int' object is not iterable"),
     ],
 )
-def test_bad_prompts_are_refused(
-    prompts: list[tuple[int, ...]], most: int | None, message: str
-) -> None:
+def test_bad_prompts_are_refused(prompts: Any, most: int | None, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         generate(model_of("post"), prompts, end=END, most=most)
 

@@ -158,16 +158,14 @@ def test_embeddings_of_exact_and_trained_models() -> None:
 
 
 def test_invalid_embeddings_are_refused() -> None:
-    with pytest.raises(ConfigError, match="15 numbers are too few for a step of 4"):
+    with pytest.raises(ConfigError, match=r"steps is .* a quarter of the 15 numbers"):
         arithmetic_steps(noise(0)[:15])
-    with pytest.raises(ConfigError, match="each at least 2"):
+    with pytest.raises(ConfigError, match=r"steps is \(1, 3\); expected one or more, each from 2"):
         arithmetic_steps(noise(0), (1, 3))
     with pytest.raises(ConfigError, match="not finite"):
         covariance_eigenvalues(torch.full((3, 2), torch.nan))
     with pytest.raises(ConfigError, match="80 embeddings that do not differ"):
         embedding_structure(torch.ones(80, 2))
-    with pytest.raises(ConfigError, match=r"shape \(79, 32\); expected \(80, 32\)"):
-        embedding_structure(noise(0), noise(0)[:79])
     model, task = load("tiny/symmetric/1").model, TASKS["complexity-control"]
     longer = dataclasses.replace(task, key_max=203)
     with pytest.raises(ConfigError, match="embeds 201 tokens; the task has keys up to 203"):

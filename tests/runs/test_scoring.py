@@ -50,7 +50,7 @@ def test_exact_matches_need_no_decoding(half_trained: HookedTransformer) -> None
     task = Scan()
     drawn = draw_examples(task, "train", 300, seed=0)
     found = right_answers(half_trained, task, drawn)
-    assert np.array_equal(found, decoded_answers(half_trained, task, drawn))
+    assert np.array_equal(found, decoded_answers(half_trained, task, drawn, end=task.end))
     assert set(found) == {0, 1}
 
 
@@ -134,7 +134,7 @@ def test_a_proof_of_any_length_counts_by_its_judgement() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Prontoqa, "score", kept)
-        decoded_answers(model, task, drawn)
+        decoded_answers(model, task, drawn, end=task.end)
     assert min(lengths) >= longest + 40  # there is room for longer answers than the right ones
 
 

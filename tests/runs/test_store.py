@@ -209,6 +209,14 @@ def _read_everything(path: Path) -> None:
     assert run.folder.provenance()
 
 
+def test_a_damaged_provenance_does_not_stop_an_evaluation(copy: Path) -> None:
+    (copy / "provenance.json").write_text("{")
+    run = anchor_interp.load(copy)
+    assert run.evaluate(n=2).id_accuracy is not None
+    with pytest.raises(StoreError, match=r"provenance.json is damaged.*restore it or remove it"):
+        run.folder.provenance()
+
+
 def test_an_undamaged_copy_is_read(copy: Path) -> None:
     _read_everything(copy)
 

@@ -175,8 +175,11 @@ def test_unknown_devices_are_refused() -> None:
     assert resolve_device("cpu") == CPU
     assert resolve_device("auto").type in ("cpu", "cuda")
     for name in ("gpu", "cuda:99"):
-        with pytest.raises(ConfigError, match=f"device is '{name}', which cannot be used here"):
+        with pytest.raises(
+            ConfigError, match=f"device is '{name}', which cannot be used here"
+        ) as error:
             resolve_device(name)
+        assert "expected auto or what this machine has: cpu" in str(error.value)
 
 
 def test_training_lowers_the_loss_below_chance() -> None:

@@ -135,6 +135,13 @@ def test_a_question_that_cannot_be_asked(asked: dict[str, Any], says: str) -> No
         ai.effect(runs(), **asked)
 
 
+def test_of_many_columns_a_message_names_the_nearest() -> None:
+    wide = runs().assign(**{f"measure_{i}": 0.0 for i in range(50)})
+    message = r"expected one of gamma, (\w+, ){7}\.\.\. \(\d\d columns\)$"
+    with pytest.raises(ConfigError, match=message):
+        ai.effect(wide, of="gama", on="seed")
+
+
 def test_the_command_prints_effect_p_n_power_and_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

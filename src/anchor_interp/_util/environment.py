@@ -15,7 +15,7 @@ import torch
 
 from anchor_interp._util.errors import ConfigError, InterruptedRunError
 from anchor_interp._util.limits import available_cores
-from anchor_interp._util.schema import checked, shown, suggestion
+from anchor_interp._util.schema import checked, shown
 
 BIT_FOR_BIT = ("versions", "machine", "cpu", "device", "threads")
 """If all of these stay the same, a resumed run ends in the same weights bit for bit."""
@@ -54,42 +54,39 @@ def now() -> str:
 
 
 def resolve_device(name: str | torch.device) -> torch.device:
-    """The device of this name; ``auto`` is a CUDA GPU if there is one, else the CPU.
-
-    Raises:
-        ConfigError: the device is unknown, or this machine does not have it.
-    """
+    """The device; ``auto`` is a GPU if there is one, else the CPU. ConfigError if there is none."""
     checked(name, str | torch.device, "device")
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        if device.type in DEVICES:
-            torch.empty(0, device=device)
-            return device
-        reason = "another kind"
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).split(". ")[0].splitlines()[0]
-    known = f"expected auto, cpu, cuda, cuda:1, ... or mps{suggestion(str(name), DEVICES)}"
-    raise ConfigError(f"device is {shown(name)}, which cannot be used here ({reason}); {known}")
+    reason = "another kind of device"
+    if str(name).split(":")[0] in DEVICES:
+        try:
+            torch.empty(0, device=name)
+            return torch.device(name)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).split(". ")[0].splitlines()[0]
+    here = f"expected auto or what this machine has: {', '.join(devices())}"
+    raise ConfigError(f"device is {shown(name)}, which cannot be used here ({reason}); {here}")
+
+
+def devices() -> dict[str, str]:
+    """The devices of this machine and what each is."""
+    n_gpus = torch.cuda.device_count()
+    gpus = {f"cuda:{index}": torch.cuda.get_device_name(index) for index in range(n_gpus)}
+    apple = {"mps": "Apple GPU"} if torch.backends.mps.is_available() else {}
+    return {"cpu": cpu_model(), **gpus, **apple}
 
 
 @contextlib.contextmanager
 def limited_threads(threads: int | None) -> Iterator[None]:
-    """Use this many CPU threads inside the block.
+    """Use this many CPU threads, 1 to 1024, inside the block.
 
     None keeps PyTorch's setting, lowered to the cores that this process may use: PyTorch does not
     know a container's quota.
-
-    Raises:
-        ConfigError: the number is not within 1 to 1024.
     """
-    if threads is None:
-        threads = min(torch.get_num_threads(), available_cores())
-    elif not 1 <= checked(threads, int, "threads") <= MAX_THREADS:
-        raise ConfigError(f"threads is {shown(threads)}; expected 1 to {MAX_THREADS}")
+    checked(threads, int | None, "threads", low=1, high=MAX_THREADS)
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads or min(before, available_cores()))
     try:
         yield
     finally:
@@ -109,11 +106,7 @@ class StopRequest:
 
     @contextlib.contextmanager
     def at_once(self, message: str) -> Iterator[None]:
-        """Stop at once on a signal inside this block; the block must not write anything.
-
-        Raises:
-            InterruptedRunError: with this message.
-        """
+        """Raise InterruptedRunError at once on a signal inside this block, which must not write."""
         self._at_once = message
         try:
             if self():

@@ -4,6 +4,7 @@ What is read has a largest size, and ambiguous JSON is refused. A file is writte
 and renamed into it, so a reader sees all of it or nothing.
 """
 
+import contextlib
 import json
 import os
 import uuid
@@ -21,11 +22,7 @@ RUN_FILES = {"config.json", "provenance.json", "metrics.jsonl", "result.json"} |
 
 
 def cache_folder() -> Path:
-    """Where this package keeps what it fetches or prepares: ``~/.cache/anchor-interp``.
-
-    Raises:
-        StoreError: the user has no home directory, and XDG_CACHE_HOME is not set.
-    """
+    """Where this package keeps what it fetches; StoreError without HOME and XDG_CACHE_HOME."""
     try:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     except RuntimeError as error:
@@ -37,26 +34,18 @@ def cache_folder() -> Path:
 
 
 def is_there(path: Path) -> bool:
-    """Whether anything has this name, even a broken link.
-
-    Raises:
-        StoreError: the name is impossible, or the folder cannot be searched.
-    """
-    try:
+    """Whether anything, even a broken link, has this name; StoreError if that cannot be seen."""
+    with (
+        raising(StoreError, f"cannot read {str(path)!r}: ", of=(OSError, ValueError)),
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),
+    ):
         path.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except (OSError, ValueError) as error:
-        raise StoreError(f"cannot read {str(path)!r}: {error}") from error
-    return True
+        return True
+    return False
 
 
 def read_bytes(path: Path, *, limit: int) -> bytes:
-    """The contents of a file.
-
-    Raises:
-        StoreError: the file cannot be read, or has more than ``limit`` bytes.
-    """
+    """The contents of a file; StoreError if it cannot be read or has more than ``limit`` bytes."""
     try:
         with open(path, "rb") as file:
             data = file.read(limit + 1)
@@ -71,11 +60,7 @@ def read_bytes(path: Path, *, limit: int) -> bytes:
 def read_json(
     path: Path, *, advice: str = "restore it or remove it", limit: int = MAX_JSON_BYTES
 ) -> Any:
-    """The contents of a JSON file of at most 64 MiB; see :func:`schema.parse_json`.
-
-    Raises:
-        StoreError: the file cannot be read or does not hold valid JSON.
-    """
+    """The contents of a JSON file; StoreError if it cannot be read or is not strict JSON."""
     data = read_bytes(path, limit=limit)
     with raising(StoreError, f"{path} is damaged: ", f"; {advice}", of=ValueError):
         content: Any = parse_json(data.decode("utf-8-sig"))
@@ -83,18 +68,14 @@ def read_json(
 
 
 def output_file(path: Path) -> Path:
-    """The place of a file that a user names: links are followed, files of runs are refused.
-
-    Call this before the work whose result goes into the file.
+    """The place of a file that a user names, to be asked before the work whose result it holds.
 
     Raises:
         StoreError: the path is a folder, a device or a file of a run, or the name is impossible.
     """
-    try:
+    with raising(StoreError, f"cannot write {path}: ", of=(OSError, RuntimeError)):
         target = path.resolve()
         is_replaceable = target.is_file() or not target.exists()
-    except (OSError, RuntimeError) as error:
-        raise StoreError(f"cannot write {path}: {error}") from error
     if not is_replaceable:
         kind = "a folder" if target.is_dir() else "not a regular file"
         raise StoreError(f"{path} is {kind}; name a file")
@@ -106,11 +87,7 @@ def output_file(path: Path) -> Path:
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Write a file that a user names, whole or not at all; its folder is created.
-
-    Raises:
-        StoreError: as :func:`output_file`, or the file cannot be written.
-    """
+    """Write a file that a user names, whole or not at all, and its folder; StoreError if not."""
     target = output_file(path)
     temporary = target.with_name(f".anchor-interp-{uuid.uuid4().hex}")
     try:

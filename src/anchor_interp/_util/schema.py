@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 _SCALARS = {int: "an integer", float: "a finite number", str: "a text", bool: "true or false"}
 _WHOLE = "the top level"
-_LONGEST_NAME = 100  # longer names get no suggestion
+_LONGEST_NAME = 100  # characters of a name that are compared with known ones
 
 
 class Bounds(TypedDict, total=False):
@@ -98,27 +98,17 @@ def checked(value: Any, hint: Any, where: str, **bounds: Unpack[Bounds]) -> Any:
 
 
 def checked_path(path: Any, where: str) -> Path:
-    """The path, if the file system can look it up.
-
-    Raises:
-        ConfigError: the path is empty, not a text, or holds a character that no path can hold.
-    """
-    try:
+    """The path; ConfigError if it is empty, not a text, or has a character that no path has."""
+    encoded = b""
+    with contextlib.suppress(TypeError, UnicodeEncodeError):
         encoded = os.fsencode(path)
-    except (TypeError, UnicodeEncodeError):
-        encoded = b""
     if not encoded or b"\0" in encoded:
-        reason = " without a NUL character" if b"\0" in encoded else ""
-        raise ConfigError(f"{where} is {shown(path)}; expected a path{reason}")
+        raise ConfigError(f"{where} is {shown(path)}; expected a path")
     return Path(os.fsdecode(encoded))
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON strictly: names are unique in an object, and numbers are finite.
-
-    Raises:
-        ConfigError: says what is wrong with the text.
-    """
+    """Parse JSON; ConfigError also if a name is twice in an object or a number is not finite."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(pairs)
@@ -156,8 +146,6 @@ def to_dict(value: Any) -> Any:
 def from_dict(cls: type[T], data: Any, where: str = "") -> T:
     """Build ``cls`` from plain JSON values; missing fields take their defaults.
 
-    Messages call the value ``where``.
-
     Raises:
         ConfigError: an unknown schema, an unknown name (with the nearest known one), a missing
             field, or a value that :func:`check_fields` refuses.
@@ -174,8 +162,7 @@ def canonical_json(value: Any) -> str:
 def digest(value: Any) -> str:
     """16 hexadecimal digits of the SHA-256 of a value's canonical JSON.
 
-    Fields named ``schema`` do not count. Neither do fields introduced after schema 1 that are at
-    their default, so a new field leaves existing identifiers unchanged.
+    Neither ``schema`` counts nor a field that came after schema 1 and is at its default.
     """
     return hashlib.sha256(_identity_text(value).encode()).hexdigest()[:16]
 
@@ -187,10 +174,15 @@ def shown(value: Any) -> str:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """`` (did you mean ...?)`` for a misspelt name, or the empty string."""
-    if len(name) > _LONGEST_NAME:
-        return ""
-    close = difflib.get_close_matches(name, list(known), n=1)
+    close = difflib.get_close_matches(name[:_LONGEST_NAME], list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def check_name(name: Any, known: Iterable[str], what: str) -> None:
+    """ConfigError if ``no preset``, say, has this name: with the nearest one and all of them."""
+    if name not in (names := list(known)):
+        close = suggestion(str(name), names)
+        raise ConfigError(f"{what} is called {shown(name)}{close}; known: {', '.join(names)}")
 
 
 class _Short(reprlib.Repr):

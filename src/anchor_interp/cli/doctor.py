@@ -74,7 +74,7 @@ def _machine(problems: list[str]) -> Iterator[str]:
     try:
         import torch
 
-        from anchor_interp._util.environment import cpu_model
+        from anchor_interp._util.environment import cpu_model, devices
         from anchor_interp._util.limits import available_cores
         from anchor_interp.models.linear import onednn_fault
     except Exception:  # the problems of the packages say why
@@ -92,12 +92,7 @@ def _machine(problems: list[str]) -> Iterator[str]:
         "a busy machine can make training 8 times slower\n"
         "          in a notebook: os.environ['OMP_WAIT_POLICY'] = 'PASSIVE' before importing torch"
     )
-    devices = {"cpu": cpu_model()}
-    for index in range(torch.cuda.device_count()):
-        devices[f"cuda:{index}"] = torch.cuda.get_device_name(index)
-    if torch.backends.mps.is_available():
-        devices["mps"] = "Apple GPU"
-    for name, description in devices.items():
+    for name, description in devices().items():
         state = "usable"
         try:
             ones = torch.ones(8, 8, device=name)

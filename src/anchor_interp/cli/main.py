@@ -100,10 +100,7 @@ def command_line(arguments: Sequence[str] = ("train",)) -> App:
 
 
 def _console() -> "Console | None":
-    """The console of help texts; None for the one that cyclopts makes where nothing is set.
-
-    Rich never ends if there is no room for a column of help.
-    """
+    """The console of help texts: rich never ends if there is no room for a column of help."""
     width = shutil.get_terminal_size().columns
     if width >= _LEAST_WIDTH and not os.environ.keys() & {"COLUMNS", "NO_COLOR"}:
         return None
@@ -133,8 +130,6 @@ def _run(arguments: list[str]) -> int:
         help_of = f"anchor-interp{f' {arguments[0]}' if is_command else ''} --help"
         raise ConfigError(f"{_explain(error)} See {help_of}.") from None
     output = bound.arguments.get("output", PLAIN)
-    if output.quiet and output.verbose:
-        raise ConfigError("--quiet and --verbose contradict each other; use one of them")
     _LOGGER.setLevel(output.level)
     try:
         return command(*bound.args, **bound.kwargs) or 0

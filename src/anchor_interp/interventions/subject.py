@@ -51,11 +51,10 @@ class Subject:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.task is None:
-            check_model(self.model)
-            check_weights(self.model)
-        else:
+        check_model(self.model)
+        if checked(self.task, AnchorTask | None, "task") is not None:
             check_fits(self.model, self.task)
+        check_weights(self.model)
         checked(self.initial, HookedTransformer | None, "initial")
         checked(self.seed, int, "seed", low=0, high=MOST_SEED)
         _ = self.trained_on

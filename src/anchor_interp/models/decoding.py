@@ -6,6 +6,7 @@ place of the LayerNorm: prompts are padded on the right, and what a row writes r
 TransformerLens's own cache pads on the left.
 """
 
+import operator
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -15,11 +16,11 @@ from einops import rearrange
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp._util.schema import checked
 from anchor_interp.models import forward
 from anchor_interp.models.finite import check_finite
-from anchor_interp.models.transformer import HookedTransformer, device, token_rows
+from anchor_interp.models.transformer import HookedTransformer, check_model, device, token_rows
 
 _ENDED = 0.25
 """Share of ended rows from which on the others go on without them."""
@@ -34,7 +35,6 @@ def generate(
     *,
     end: int | None,
     most: int | None = None,
-    cache: bool | None = None,
 ) -> list[tuple[int, ...]]:
     """What a model answers to each prompt: ``most`` tokens, or fewer of which the last is ``end``.
 
@@ -45,24 +45,23 @@ def generate(
         prompts: tokens, at least one each.
         end: the token after which an answer stops; None if there is none.
         most: most tokens of an answer; if None, each goes on to the end of the model's context.
-        cache: whether keys and values are kept; if None, wherever the fast path can be taken
-            (:func:`anchor_interp.models.forward.takes_fast_path`).
 
     Raises:
-        ConfigError: an empty prompt, a token outside the vocabulary, more positions than the model
-            has, or logits that are not finite.
+        ConfigError: a prompt that is empty or not a list of tokens, a token outside the vocabulary,
+            more positions than the model has, or logits that are not finite.
     """
+    check_model(model)
+    checked(end, int | None, "end")
     checked(most, int | None, "most", low=1)
-    if len(prompts) == 0:
+    with raising(ConfigError, "prompts are not lists of tokens: ", of=TypeError):
+        plain = [[operator.index(token) for token in prompt] for prompt in prompts]
+    if not plain:
         return []
-    tokens, lengths = _padded(model, prompts, most or 1)
+    tokens, lengths = _padded(model, plain, most or 1)
     room = model.cfg.n_ctx + 1 - lengths  # the last token is written, not read
     longest = int(room.max()) if most is None else most
-    reader: _Reader
-    if forward.takes_fast_path(model) if cache is None else cache:
-        reader = _Cached(model, tokens, lengths, longest)
-    else:
-        reader = _Whole(model, tokens, lengths, longest)
+    kind = _Cached if forward.takes_fast_path(model) else _Whole
+    reader = kind(model, tokens, lengths, longest)
     answers = torch.full((len(tokens), longest), _NOTHING, device=tokens.device)
     rows = torch.arange(len(tokens), device=tokens.device)
     ended = torch.zeros_like(rows, dtype=torch.bool)
@@ -82,7 +81,7 @@ def generate(
 
 
 def _padded(
-    model: HookedTransformer, prompts: Sequence[Sequence[int]], most: int
+    model: HookedTransformer, prompts: list[list[int]], most: int
 ) -> tuple[Int64[Tensor, "n pos"], Int64[Tensor, " n"]]:
     """The prompts, padded with zeros on the right, and their lengths."""
     lengths = torch.tensor([len(prompt) for prompt in prompts])
@@ -94,7 +93,7 @@ def _padded(
         raise ConfigError(f"{text}; the model has {n_ctx}")
     tokens = torch.zeros(len(prompts), longest, dtype=torch.int64)
     tokens[torch.arange(longest) < lengths[:, None]] = torch.tensor(
-        [int(token) for prompt in prompts for token in prompt]
+        [token for prompt in prompts for token in prompt]
     )
     return token_rows(model, tokens), lengths.to(device(model))
 

@@ -107,9 +107,6 @@ def embedding_structure(
     ``initial`` holds the same embeddings before training, ``steps`` the claimed steps.
     """
     vectors = _vectors(rows)
-    if initial is not None and initial.shape != rows.shape:
-        given, fitting = tuple(initial.shape), tuple(rows.shape)
-        raise ConfigError(f"the initial embedding has shape {given}; expected {fitting}")
     centred = vectors - vectors.mean(0)
     left, singular, _ = np.linalg.svd(centred, full_matrices=False)
     eigenvalues = covariance_eigenvalues(rows)
@@ -157,10 +154,9 @@ def arithmetic_steps(
     """
     vectors = _vectors(rows)
     n, claimed = len(vectors), checked(steps, tuple[int, ...], "steps")
-    if not claimed or min(claimed) < 2:
-        raise ConfigError(f"steps is {shown(claimed)}; expected one or more, each at least 2")
-    if n < 4 * max(claimed):
-        raise ConfigError(f"{n} numbers are too few for a step of {max(claimed)}; expected 4 x it")
+    if not claimed or min(claimed) < 2 or 4 * max(claimed) > n:
+        limits = f"each from 2 to a quarter of the {n} numbers"
+        raise ConfigError(f"steps is {shown(claimed)}; expected one or more, {limits}")
     every = np.arange(1, n // 4 + 1)
     places = [step - 1 for step in claimed]
     # waves over the numbers whose period is at least twice the largest step

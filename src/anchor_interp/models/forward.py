@@ -20,7 +20,6 @@ from einops import rearrange
 from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
-from anchor_interp._util.schema import checked
 from anchor_interp.models.linear import linear
 from anchor_interp.models.transformer import (
     HookedTransformer,
@@ -47,40 +46,32 @@ _FREE = {
 """Settings in which a HookedTransformerConfig may differ from those of this package's models."""
 
 
-def last_logits(
-    model: HookedTransformer, tokens: Inputs, *, n_input_tokens: int | None = None
-) -> Float[Tensor, "batch d_vocab"]:
+def last_logits(model: HookedTransformer, tokens: Inputs) -> Float[Tensor, "batch d_vocab"]:
     """Logits at the last position of sequences or token indices; of examples, at their answer's.
 
     Takes the fast path where it can, otherwise ``model(tokens)[:, -1]``: with hooks attached, or
-    for an architecture that the fast path does not implement. ``n_input_tokens`` promises that
-    every token is smaller, which shortens the first layer's table; the vocabulary if None.
+    for an architecture that the fast path does not implement.
 
     Raises:
         ConfigError: as :func:`anchor_interp.models.transformer.token_rows`.
     """
-    rows = token_rows(model, tokens, n_input_tokens=n_input_tokens)
-    checked(n_input_tokens, int | None, "n_input_tokens", low=1, high=model.cfg.d_vocab)
+    rows = token_rows(model, tokens)
     at = answer_positions(model, tokens) if isinstance(tokens, Examples) else None
-    return answer_logits(model, rows, at, n_input_tokens=n_input_tokens)
+    return answer_logits(model, rows, at)
 
 
 def answer_logits(
-    model: HookedTransformer,
-    rows: Int[Tensor, "batch pos"],
-    at: Int64[Tensor, " batch"] | None,
-    *,
-    n_input_tokens: int | None = None,
+    model: HookedTransformer, rows: Int[Tensor, "batch pos"], at: Int64[Tensor, " batch"] | None
 ) -> Float[Tensor, "batch d_vocab"]:
     """:func:`last_logits` of checked rows, at one position of each; at the last if None."""
     fast = takes_fast_path(model)
     if at is None:
         if fast:
-            return fast_last_logits(model, rows, n_input_tokens=n_input_tokens)
+            return fast_last_logits(model, rows)
         return cast(Tensor, model(rows))[:, -1]
     places = at + torch.arange(len(rows), device=rows.device) * rows.shape[1]
     if fast:
-        return fast_logits(model, rows, places, n_input_tokens=n_input_tokens)
+        return fast_logits(model, rows, places)
     return cast(Tensor, model(rows)).flatten(0, 1)[places]
 
 

@@ -82,9 +82,8 @@ def condensation(matrix: Float[Tensor, "d_in neuron"]) -> float:
 
 
 def cosine_matrix(matrix: Float[Tensor, "d_in neuron"]) -> CosineMatrix:
-    """The cosines behind :func:`condensation`, ordered so that blocks show.
+    """The cosines behind :func:`condensation`, by the leaves of a clustering (average linkage).
 
-    Neurons are in the order of the leaves of a hierarchical clustering by cosine (average linkage).
     Source: NeurIPS paper, figures 5a and 5b; complexity-control paper, figures 5A and 10.
     """
     from scipy.cluster.hierarchy import leaves_list, linkage

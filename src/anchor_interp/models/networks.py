@@ -36,10 +36,7 @@ def build_network(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Network:
-    """A gamma-initialised network in ``eval`` mode.
-
-    No global generator is read or changed. ConfigError if the seed, device or dtype cannot be used.
-    """
+    """A gamma-initialised network in ``eval`` mode; no global generator is read or changed."""
     target = resolve_device(device)
     network = empty_network(model, dtype=dtype)
     initialize(network, model, init, seed=seed)

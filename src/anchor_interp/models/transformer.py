@@ -25,12 +25,11 @@ hook                           post-LayerNorm meaning
 So ``unembed(resid_post[-1])`` equals the logits, and the gated hooks (``hook_q_input``,
 ``hook_mlp_in``, ...) work as in TransformerLens. A post-LayerNorm stream is *not* linear in its
 components: ``ActivationCache.decompose_resid`` and ``get_full_resid_decomposition`` do not apply.
-
 """
 
 import functools
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -52,9 +51,9 @@ from anchor_interp.models.lens import (
     repeat_along_head_dimension,
 )
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
-from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.sequences import Sequences
+from anchor_interp.tasks.task import Task
 
 Inputs = Sequences | Examples | Integer[np.ndarray, "n pos"] | Integer[Tensor, "n pos"]
 """Sequences of an anchor task, examples of any task, or token indices."""
@@ -78,13 +77,11 @@ class PostLNBlock(TransformerBlock):
     def forward(
         self,
         resid_pre: Float[Tensor, "batch pos d_model"],
-        shortformer_pos_embed: Tensor | None = None,
+        shortformer_pos_embed: None = None,  # noqa: ARG002 - for other embeddings of positions
         past_kv_cache_entry: Any = None,
         attention_mask: Int[Tensor, "batch offset_pos"] | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
-        """One block, with the arguments of TransformerLens's; it refuses shortformer embeddings."""
-        if shortformer_pos_embed is not None:
-            raise ConfigError("shortformer position embeddings have no post-LayerNorm layout here")
+        """One block, with the arguments of TransformerLens's."""
         resid_pre = self.hook_resid_pre(resid_pre)
         attn_out = self.attn(
             *self._attention_inputs(resid_pre),
@@ -164,20 +161,14 @@ def check_causal(model: HookedTransformer) -> None:
         raise ConfigError(f"the model's attention is {direction}; expected causal attention")
 
 
-def check_fits(model: HookedTransformer, task: AnchorTask) -> None:
-    """Check that a model can read a task's sequences and give its answers.
-
-    Raises:
-        ConfigError: too few tokens or positions, or a weight that is not finite.
-    """
+def check_fits(model: HookedTransformer, task: Task) -> None:
+    """ConfigError if a model cannot read a task's sequences or give its answers."""
     check_model(model)
-    checked(task, AnchorTask, "task")
     sizes = model.cfg.d_vocab, model.cfg.d_vocab_out, model.cfg.n_ctx
     needed = task.n_input_tokens, task.n_tokens, task.length
     if any(has < needs for has, needs in zip(sizes, needed, strict=True)):
         has, needs = "{} tokens, {} outputs and {} positions".format(*sizes), "{}, {} and {}"
         raise ConfigError(f"the model has {has}; the task needs {needs.format(*needed)}")
-    check_weights(model)
 
 
 def place(module: HookedTransformer, device: str | torch.device) -> HookedTransformer:
@@ -225,6 +216,7 @@ _LOADED = {
     "n_devices": 1,
     "tokenizer_name": None,  # which would be fetched
 }
+_FOREIGN = (ValueError, LookupError, TypeError, AssertionError, RuntimeError)
 
 
 def model_of_weights(
@@ -232,45 +224,37 @@ def model_of_weights(
 ) -> HookedTransformer:
     """A HookedTransformer of any shape around its ``state_dict``.
 
-    A state dict tells neither the activation function nor the normalisation. Without ``settings``,
-    the other arguments of its ``HookedTransformerConfig``, do *not* run it: look at its weights.
-    LayerNorms and buffers are then left out. A matrix that is missing or does not fit, or a setting
-    that TransformerLens refuses, is a ConfigError.
+    Args:
+        weights: a state dict, which tells neither the activation function nor the normalisation.
+        settings: the arguments of its ``HookedTransformerConfig``. Without them look at the weights
+            but do *not* run the model: LayerNorms are left out, biases and buffers may be.
+
+    Raises:
+        ConfigError: a matrix is missing or does not fit, or TransformerLens refuses a setting.
     """
-    _check_there(weights, ("blocks.0.attn.W_Q", "embed.W_E", "unembed.W_U"))
+    expected = "expected a HookedTransformer's state dict"
     try:
-        all_settings = _settings(_shape_of(weights), settings)
+        arguments = {**(settings or _shape_of(weights)), **_LOADED}
         with torch.device("meta"):
-            model = _built(HookedTransformerConfig(**all_settings))
-    except (ValueError, LookupError, TypeError, AssertionError) as error:  # TransformerLens's too
-        text = f"the weights do not fit: {error}"
-        raise ConfigError(f"{text}; expected a HookedTransformer's state dict") from error
-    expected: Mapping[str, Tensor] = model.state_dict()
-    if settings is None:
-        named = model.named_parameters()
-        expected = {name: part for name, part in named if ".b_" not in name}
-    _check_there(weights, expected)
-    for name, part in expected.items():
-        given, fitting = tuple(weights[name].shape), tuple(part.shape)
-        if given != fitting:
-            raise ConfigError(f"{name!r} is {given}; expected {fitting} beside the others")
-    known = {name: weights[name] for name in model.state_dict() if name in weights}
-    model.load_state_dict(known, strict=False, assign=True)
+            model = _built(HookedTransformerConfig(**arguments, dtype=weights["embed.W_E"].dtype))
+        lacking = model.load_state_dict(weights, strict=False, assign=True).missing_keys
+        for name in lacking if settings else (name for name in lacking if "W_" in name):
+            raise KeyError(name)
+    except KeyError as error:
+        raise ConfigError(f"the weights have no {error}; {expected}") from error
+    except _FOREIGN as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ConfigError(f"the weights do not fit: {reason}; {expected}") from error
     return model.eval()
 
 
-def _check_there(weights: Mapping[str, Tensor], names: Iterable[str]) -> None:
-    if lacking := [name for name in names if name not in weights]:
-        text = f"the weights have no {lacking[0]!r}"
-        raise ConfigError(f"{text}; expected a HookedTransformer's state dict")
-
-
 def _shape_of(weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The settings of a HookedTransformerConfig that a state dict tells."""
+    """Arguments of a HookedTransformerConfig for weights that are only looked at."""
     first = "blocks.0."
     n_heads, d_model, d_head = weights[first + "attn.W_Q"].shape
     grouped, mlp = weights.get(first + "attn._W_K"), weights.get(first + "mlp.W_in")
-    shape = {
+    positions = weights.get("pos_embed.W_pos")
+    return {
         "n_layers": 1 + max(int(n.split(".")[1]) for n in weights if "blocks." in n),
         "n_heads": n_heads,
         "d_model": d_model,
@@ -281,34 +265,26 @@ def _shape_of(weights: Mapping[str, Tensor]) -> dict[str, Any]:
         "n_key_value_heads": None if grouped is None else len(grouped),
         "d_vocab": len(weights["embed.W_E"]),
         "d_vocab_out": weights["unembed.W_U"].shape[1],
-        "dtype": weights["embed.W_E"].dtype,
+        "n_ctx": 1 if positions is None else len(positions),
+        "positional_embedding_type": "alibi" if positions is None else "standard",
+        "act_fn": "relu",
+        "normalization_type": None,
     }
-    positions = weights.get("pos_embed.W_pos")
-    return shape if positions is None else shape | {"n_ctx": len(positions)}
-
-
-def _settings(shape: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """All settings: what the weights tell goes before what is given, and that before defaults."""
-    usual = {"n_ctx": 1, "positional_embedding_type": "standard" if "n_ctx" in shape else "alibi"}
-    unknown = {"act_fn": "relu", "normalization_type": None}  # of weights that are only looked at
-    return usual | dict(given or unknown) | dict(shape) | _LOADED
 
 
 @functools.cache
 def reference_model(post: bool) -> HookedTransformer:
     """A small model of this package, whose parts and settings other models are compared with."""
-    layout = ModelConfig(d_model=8, d_head=4, d_mlp=8, normalization="post" if post else "pre")
-    return empty_model(layout)
+    norm: Normalization = "post" if post else "pre"
+    return empty_model(ModelConfig(d_model=8, d_head=4, d_mlp=8, normalization=norm))
 
 
-def token_rows(
-    model: HookedTransformer, tokens: Inputs, *, n_input_tokens: int | None = None
-) -> Int[Tensor, "batch pos"]:
+def token_rows(model: HookedTransformer, tokens: Inputs) -> Int[Tensor, "batch pos"]:
     """Sequences, examples or token indices as the model takes them: 64-bit integers on its device.
 
     Raises:
-        ConfigError: no integers [batch, pos], too many positions, or a token not below
-            ``n_input_tokens``, by default the vocabulary.
+        ConfigError: no integers [batch, pos], too many positions, or a token outside the
+            vocabulary.
     """
     check_model(model)
     if isinstance(tokens, Sequences | Examples):
@@ -323,22 +299,15 @@ def token_rows(
     n_pos, most = tokens.shape[1], model.cfg.n_ctx
     if not 1 <= n_pos <= most:
         raise ConfigError(f"tokens has {n_pos} positions; expected 1 to {most}")
-    if device(model).type == "meta":
-        raise ConfigError("the model is on the device meta: it has no weights to run")
     rows = tokens.long().to(device(model))
-    bound = n_input_tokens or model.cfg.d_vocab
-    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < bound:
-        low, high = int(rows.min()), int(rows.max())
-        raise ConfigError(f"tokens run from {low} to {high}; expected 0 to {bound - 1}")
+    low, high = (int(rows.min()), int(rows.max())) if len(rows) else (0, 0)
+    if low < 0 or high >= model.cfg.d_vocab:
+        raise ConfigError(f"tokens run from {low} to {high}; expected 0 to {model.cfg.d_vocab - 1}")
     return rows
 
 
 def finite_rows(model: HookedTransformer, tokens: Inputs) -> Int[Tensor, "batch pos"]:
-    """:func:`token_rows` for a model whose weights are checked first: where a computation begins.
-
-    Raises:
-        ConfigError: as :func:`token_rows`, or a weight is not finite.
-    """
+    """:func:`token_rows`, or a ConfigError if a weight is not finite."""
     rows = token_rows(model, tokens)
     check_weights(model)
     return rows

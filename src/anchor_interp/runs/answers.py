@@ -48,8 +48,7 @@ def answer_map(
         task = anchored(model.config.task, "a map of answers")
         model = model.transformer
     check_model(model)
-    checked(task, AnchorTask, "task")
-    assert task is not None
+    task = checked(task, AnchorTask, "task")
     n = checked(n, int, "n", low=2, high=_MOST_PER_CELL)
     chosen = task.unseen if pairs is None else checked(pairs, tuple[Pair, ...], "pairs")
     if not chosen:
@@ -71,11 +70,7 @@ def answer_map(
 
 
 def mixture(run: Run) -> dict[str, float]:
-    """The shares of an answer map's cells, as a measure of runs and columns of sweeps' tables.
-
-    ``anchor-interp sweep --measure anchor_interp.runs.answers:mixture`` makes the columns
-    ``mixture.rule``, ``mixture.symmetric``, ``mixture.borrowed`` and ``mixture.none``.
-    """
+    """The shares of an answer map's cells, for ``--measure anchor_interp.runs.answers:mixture``."""
     return answer_map(run).mixture
 
 

@@ -6,7 +6,7 @@ This module does not import torch.
 """
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -16,6 +16,7 @@ from anchor_interp._util.files import read_json
 from anchor_interp._util.schema import (
     bounded,
     check_fields,
+    check_name,
     checked,
     checked_path,
     digest,
@@ -98,28 +99,27 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_fields(self, "train")
         step, changes = self.branch_step, (self.branch_lr, self.branch_weight_decay)
-        if self.batch_size > self.n_sequences:
-            expected = f"expected at most n_sequences ({self.n_sequences})"
-            raise ConfigError(f"train.batch_size is {self.batch_size}; {expected}")
         if (step is None) != (changes == (None, None)):
             raise ConfigError(
                 f"train.branch_step is {step} and branch_lr, branch_weight_decay are {changes}; "
                 "expected a step with at least one of them, or none of the three"
             )
-        if step is not None and step >= self.steps:
-            expected = f"expected less than steps ({self.steps})"
-            raise ConfigError(f"train.branch_step is {step}; {expected}")
-        starts_later = step is not None and step >= self.warmup_steps
+        for name, value, most, reason in self._limits():
+            if value > most:
+                raise ConfigError(f"train.{name} is {value:.9g}; expected at most {reason}")
+
+    def _limits(self) -> Iterator[tuple[str, float, float, str]]:
+        """Fields that others limit: name, value, the most it may be, and what that is."""
+        n, step = self.n_sequences, -1 if self.branch_step is None else self.branch_step
+        yield "batch_size", self.batch_size, n, f"n_sequences ({n})"
+        yield "branch_step", step, self.steps - 1, f"steps - 1 ({self.steps - 1})"
         for part, (lr, decay) in (("", self.rates(0)), ("branch_", self.rates(self.steps))):
             peak = f"{part}lr ({lr:g}), the peak of the learning rate"
-            limits = {"lr_end": (self.lr_end, lr, peak)}
-            if not (part and starts_later):
-                limits["lr_start"] = self.lr_start, lr, peak
+            yield "lr_end", self.lr_end, lr, peak
+            if not part or step < self.warmup_steps:
+                yield "lr_start", self.lr_start, lr, peak
             reason = f"1 / {part}lr ({1 / lr:g}): a step multiplies each weight by 1 - lr * decay"
-            limits[f"{part}weight_decay"] = decay, 1 / lr, reason
-            for name, (value, most, reason) in limits.items():
-                if value > most:
-                    raise ConfigError(f"train.{name} is {value:g}; expected at most {reason}")
+            yield f"{part}weight_decay", decay, 1 / lr, reason
 
     @property
     def warmup_steps(self) -> int:
@@ -224,10 +224,7 @@ def memory_bytes(config: RunConfig) -> dict[str, int]:
 
 
 def last_step(steps: int, fitted_step: int | None) -> int:
-    """The step at which a training of at most ``steps`` ends that is fitted at ``fitted_step``.
-
-    It goes on as long again, by at most 1,000 steps.
-    """
+    """The last step, of ``steps``, of a training that is fitted at ``fitted_step``."""
     if fitted_step is None:
         return steps
     return min(steps, fitted_step + min(fitted_step, _MOST_AFTER_FIT))
@@ -264,10 +261,7 @@ def _sum_of_rates(config: TrainConfig, lr: float, steps: int) -> float:
 
 
 def shape_key(config: RunConfig) -> Hashable:
-    """Equal for runs whose models can train as one batch (:mod:`anchor_interp.sweeps.stacked`).
-
-    A task that predicts several tokens, or sequences of several lengths, trains alone.
-    """
+    """Equal for runs whose models can train as one batch (:mod:`anchor_interp.sweeps.stacked`)."""
     task, train = config.task, config.train
     if not task.answers_last:
         return run_id(config)
@@ -292,10 +286,7 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
     owner = {field.name: part for part, value in parts.items() for field in fields(value)}
     own: dict[str, dict[str, Any]] = {part: {} for part in parts}
     for name, value in changes.items():
-        if name not in owner:
-            known = ["task", "seed", *owner]
-            meant = f"{suggestion(name, known)}; known: {', '.join(known)}"
-            raise ConfigError(f"no field is called {shown(name)}{meant}")
+        check_name(name, ["task", "seed", *owner], "no field")
         own[owner[name]][name] = value
     changed = {
         part: replace(value, **own[part]) if own[part] else value for part, value in parts.items()
@@ -306,8 +297,7 @@ def override(config: RunConfig, **changes: Any) -> RunConfig:
 def read_config(path: str | Path) -> RunConfig:
     """Read a configuration from a JSON file such as ``RUN/config.json``; ConfigError if damaged."""
     path = checked_path(path, "the path of the configuration")
-    with raising(ConfigError, "", of=StoreError):
-        data = read_json(path, limit=MAX_CONFIG_BYTES)
+    data = _read(path)
     with raising(ConfigError, f"{path}: "):
         config: RunConfig = from_dict(RunConfig, data)
     return config
@@ -326,9 +316,13 @@ def read_task(given: str | Path) -> Task:
         expected = f"expected a JSON file or one of {', '.join(NAMED_TASKS)}"
         close = suggestion(str(path), NAMED_TASKS)
         raise ConfigError(f"there is no task {shown(str(path))}{close}; {expected}")
-    with raising(ConfigError, "", of=StoreError):
-        data = read_json(path, limit=MAX_CONFIG_BYTES)
+    data = _read(path)
     within = data.get("task") if isinstance(data, Mapping) else None
     with raising(ConfigError, f"{path}: "):
         task: Task = from_dict(Task, data if within is None else within)
     return task
+
+
+def _read(path: Path) -> Any:
+    with raising(ConfigError, "", of=StoreError):
+        return read_json(path, limit=MAX_CONFIG_BYTES)

@@ -83,7 +83,7 @@ class Processes:
             nonlocal are_waiting
             if are_waiting:
                 are_waiting = False
-                self._told((state.step, state.weights(), state.optimizer_tensors()))
+                self._broadcast((state.step, state.weights(), state.optimizer_tensors()))
                 state.add_up = self.add_up
 
         outcome = _FAILED
@@ -92,11 +92,11 @@ class Processes:
             outcome = _DONE
         finally:
             if are_waiting:
-                self._told(outcome)
+                self._broadcast(outcome)
 
     def follow(self, state: TrainState) -> bool:
         """Take process 0's state, in another process; False if it has nothing left to train."""
-        message = self._told(None)
+        message = self._broadcast(None)
         if message == _FAILED:
             raise AnchorInterpError("process 0 of this training failed; see what it says")
         if message == _DONE:
@@ -115,7 +115,7 @@ class Processes:
         if self.size > 1:
             torch.distributed.barrier()
 
-    def _told(self, message: Any) -> Any:
+    def _broadcast(self, message: Any) -> Any:
         """Process 0's message, in every process."""
         messages = [message]
         torch.distributed.broadcast_object_list(messages)

@@ -30,7 +30,7 @@ from anchor_interp.models.complexity import main_numbers
 from anchor_interp.models.finite import check_finite, check_weights
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.networks import Network, as_transformer
-from anchor_interp.models.transformer import HookedTransformer, Inputs, check_model
+from anchor_interp.models.transformer import HookedTransformer, Inputs, check_fits
 from anchor_interp.runs.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
 from anchor_interp.runs.scoring import score_split
 from anchor_interp.tasks.anchor import AnchorTask
@@ -82,11 +82,7 @@ def evaluate(
     checked(initial, Network | None, "initial")
     n = checked(n, int, "n", low=1, high=_MAX_SEQUENCES)
     if task.network is None:
-        check_model(model)
-        n_tokens, n_ctx = min(model.cfg.d_vocab, model.cfg.d_vocab_out), model.cfg.n_ctx
-        if n_tokens < task.n_tokens or n_ctx < task.length:
-            needs = f"the task needs {task.n_tokens} and {task.length}"
-            raise ConfigError(f"the model has {n_tokens} tokens and {n_ctx} positions; {needs}")
+        check_fits(model, task)
     own = own_training(task, training)
     check_weights(model)
     last, first = main_numbers(model), main_numbers(initial)
@@ -203,18 +199,11 @@ def own_training(task: Task, training: Training) -> Dataset | None:
     if training is None:
         return None
     examples = training.dataset() if isinstance(training, Sequences) else training
-    arrays = [np.asarray(array) for array in (examples.tokens, examples.mask, examples.lengths)]
-    kinds, (shape, *others) = [a.dtype.kind for a in arrays], [a.shape for a in arrays]
-    if not (kinds[0] in "iu" and kinds[1] == "b" and others == [shape, shape[:1]]):
+    read = examples.lengths - 1
+    shortest, longest = read.min(initial=task.length), read.max(initial=0)
+    if not len(read) or longest > task.length or (task.answers_last and shortest < task.length):
         raise ConfigError(
-            "training holds arrays that are not examples; expected integers (n, pos), booleans "
-            "(n, pos) and integers (n,): make it with Dataset.of(prompts, answers)"
-        )
-    shortest, longest = (arrays[2] - 1).min(initial=task.length), arrays[2].max(initial=1) - 1
-    least = task.length if task.answers_last else 0
-    if not len(examples) or shortest < least or longest > task.length:
-        raise ConfigError(
-            f"training holds sequences of shape {(len(examples), int(longest))}, of {shortest} to "
+            f"training holds sequences of shape {(len(read), int(longest))}, of {shortest} to "
             f"{longest} tokens before the answer; expected at least one, of length {task.length}"
         )
     return examples

@@ -88,10 +88,13 @@ def load_weights(path: str | Path, *, device: str | torch.device = "cpu") -> Hoo
     """
     path, target = checked_path(path, "the path of the weights"), resolve_device(device)
     metadata, state = _read(path)
-    config, embedding = _model_config(path, metadata), state.get("embed.W_E", torch.zeros(0))
-    check_model_fits(config)
-    dtype = embedding.dtype if embedding.is_floating_point() else torch.float32
-    return place(filled(config, state, str(path), dtype=dtype), target)
+    if (kind := metadata.get("format")) != FORMAT:
+        raise StoreError(
+            f"{path} is not an export of anchor-interp (its format is {kind!r}); open any "
+            "HookedTransformer's weights with anchor_interp.runs.export.load_transformer, or "
+            "export a run: Run.export"
+        )
+    return place(_exported(path, metadata, state), target)
 
 
 def save_transformer(model: HookedTransformer, path: str | Path) -> Path:
@@ -132,14 +135,14 @@ def load_transformer(
     path, target = checked_path(path, "the path of the weights"), resolve_device(device)
     metadata, state = _read(path)
     if metadata.get("format") == FORMAT:
-        return load_weights(path, device=device)
-    if _CONFIG not in metadata and to_run:
+        return place(_exported(path, metadata, state), target)
+    text = metadata.get(_CONFIG)
+    if text is None and to_run:
         raise StoreError(
             f"{path} has weights without their configuration, such as the activation function, so "
             "the model cannot be run; write it with anchor_interp.runs.export.save_transformer"
         )
     with raising(StoreError, f"{path}: "):
-        text = metadata.get(_CONFIG)
         settings = None if text is None else from_dict(dict[str, Any], parse_json(text), _CONFIG)
         model = model_of_weights(state, settings)
         check_weights(model)
@@ -162,19 +165,19 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
         ) from error
 
 
-def _model_config(path: Path, metadata: Mapping[str, str]) -> ModelConfig:
-    kind, schema = metadata.get("format"), metadata.get("schema")
-    if kind != FORMAT:
-        reason = f"{path} is not an export of anchor-interp (its format is {kind!r})"
-        advice = "open any HookedTransformer's weights with anchor_interp.runs.export."
-        raise StoreError(f"{reason}; {advice}load_transformer, or export a run: Run.export")
-    if schema != SCHEMA:
+def _exported(
+    path: Path, metadata: Mapping[str, str], state: Mapping[str, Tensor]
+) -> HookedTransformer:
+    """The model of an exported run."""
+    if (schema := metadata.get("schema")) != SCHEMA:
         expected = f"this version of anchor-interp reads schema {SCHEMA}"
         raise StoreError(f"{path} has schema {schema!r}; {expected}: use the version that wrote it")
     with raising(StoreError, f"{path} has a damaged configuration: "):
         run = from_dict(dict[str, Any], parse_json(metadata.get("config", "")), "config")
         config: ModelConfig = from_dict(ModelConfig, run.get("model"), "model")
-    return config
+    check_model_fits(config)  # before it is allocated
+    dtype = state["embed.W_E"].dtype if "embed.W_E" in state else torch.float32
+    return filled(config, state, str(path), dtype=dtype)
 
 
 def filled(
@@ -184,23 +187,18 @@ def filled(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Network:
-    """A network with these parameters; tensors that are none of its parameters are not read.
-
-    Raises:
-        StoreError: the weights do not fit or are not finite; the message says ``where`` they are.
-    """
+    """A network with these parameters; StoreError if those at ``where`` do not fit or are NaN."""
     network = empty_network(config, dtype=dtype)
     parameters = dict(network.named_parameters())
     unknown = weights.keys() - network.state_dict().keys()
     for name in sorted(unknown | parameters.keys() - weights.keys()):
         raise StoreError(f"{where}: the weights do not fit the model: {name!r} is in only one")
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            given, expected = tuple(weights[name].shape), tuple(parameter.shape)
-            if given != expected:
-                what = f"has shape {given}; the configured model has {expected}"
-                raise StoreError(f"{where}: the weight {name!r} {what}")
-            parameter.copy_(weights[name])
+    for name, parameter in parameters.items():
+        given, expected = tuple(weights[name].shape), tuple(parameter.shape)
+        if given != expected:
+            what = f"has shape {given}; the configured model has {expected}"
+            raise StoreError(f"{where}: the weight {name!r} {what}")
+        parameter.data.copy_(weights[name])
     with raising(StoreError, f"{where}: "):
         check_weights(network)
     return network

@@ -28,11 +28,17 @@ class Batch:
     tokens: Int[Tensor, "batch pos"]
     """What the model reads."""
     targets: Int[Tensor, " target"]
-    """The tokens to predict."""
-    places: Int[Tensor, " target"] | None = None
-    """Where each is predicted, an index of the flattened tokens; None for the last positions."""
-    share: float = 1.0
+    """The tokens to predict, at the last positions unless it says ``places``."""
+    share: float
     """Number of these targets / number of targets by which the loss of a step is divided."""
+
+
+@dataclass(frozen=True)
+class MaskedBatch(Batch):
+    """A batch that is answered not only at its last positions."""
+
+    places: Int[Tensor, " target"]
+    """Where each target is predicted, an index of the flattened tokens."""
 
 
 @runtime_checkable
@@ -161,11 +167,7 @@ OnEvent = Callable[[TrainState, StepEvent], None]
 
 
 def fit(state: TrainState, objective: Objective, *, until: int, on_event: OnEvent) -> TrainState:
-    """Train ``state`` in place until it has had ``until`` updates.
-
-    Raises:
-        DivergedError: a step that is logged or checkpointed is not finite.
-    """
+    """Train ``state`` up to ``until`` updates; DivergedError if a logged one is not finite."""
     config = state.config
     while state.step < until:
         event = train_step(state, objective)
@@ -197,10 +199,7 @@ def _diverged(step: int, what: str, config: TrainConfig) -> DivergedError:
 def autocast(
     config: TrainConfig, device: torch.device, *, cached: bool = True
 ) -> contextlib.AbstractContextManager[None]:
-    """Around the forward pass: bfloat16 products if the configuration asks for them.
-
-    The cache of cast weights does not work under vmap.
-    """
+    """Around the forward pass: bfloat16 products if asked for; under vmap not ``cached``."""
     if config.precision == "bf16":
         return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=cached)
     return contextlib.nullcontext()

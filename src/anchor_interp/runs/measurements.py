@@ -12,7 +12,6 @@ import itertools
 import json
 import operator
 import pkgutil
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 FILE = "measurements.json"
 _STOPPED = "stopped while measuring; give the same command again"
-_FUNCTION = re.compile(r"[\w.]+:\w+")
 
 
 @dataclass(frozen=True)
@@ -54,8 +52,6 @@ class Measure:
 
     def __post_init__(self) -> None:
         check_fields(self, "measure")
-        if not _FUNCTION.fullmatch(self.function):
-            raise ConfigError(f"function is {shown(self.function)}; expected module:function")
 
     def resolve(self) -> Callable[["Run"], Any]:
         """The function itself; ConfigError if it cannot be imported."""
@@ -107,20 +103,13 @@ def _line_of(error: Exception, function: Any) -> str:
 def column_measure(function: str) -> Measure:
     """The measure of a user's function of a run, which becomes a column of sweep tables.
 
-    Its version follows from the text of the function's file. After a change of the file, runs are
-    measured again.
+    Its version follows from the text of the function's file: a change measures runs again.
 
     Args:
         function: ``module:function``, of an installed module or one in the current folder, or
-            ``file.py:function``. Its folder joins ``sys.path``.
-
-    Raises:
-        ConfigError: the function cannot be imported.
+            ``file.py:function``; its folder joins ``sys.path``. ConfigError if it is not there.
     """
     place, _, name = function.rpartition(":")
-    if not (place and name):
-        expected = "module:function or file.py:function"
-        raise ConfigError(f"the measure is {shown(function)}; expected {expected}")
     file = Path(place) if place.endswith(".py") else None
     folder = (file.parent if file else Path()).resolve()
     if str(folder) not in sys.path:
@@ -156,11 +145,7 @@ def kept(path: Path, measure: Measure, step: int) -> Any | None:
 
 
 def kept_columns(path: Path) -> dict[str, float]:
-    """What a run folder keeps for columns of tables, by the column's name.
-
-    A number has the name of its function; of a dictionary, each has the function's and its own,
-    such as ``norms.first``.
-    """
+    """What a run folder keeps for columns of tables, by names such as ``norm``, ``norms.first``."""
     folder, columns = RunFolder(path), dict[str, float]()
     entries = [entry for entry in folder.measurements() if entry.get("column")]
     if not entries:
@@ -184,11 +169,7 @@ def lacking(path: Path, measures: Iterable[Measure]) -> list[tuple[Measure, int]
 
 
 def keep(run: "Run", measure: Measure, value: Any) -> None:
-    """Keep the value of a measure at the run's checkpoint; None forgets an earlier one.
-
-    Raises:
-        StoreError: it cannot be written.
-    """
+    """Keep the value of a measure at the run's checkpoint; None forgets an earlier one."""
     from anchor_interp.runs.writer import writing  # it loads torch
 
     if run.path is None:

@@ -26,7 +26,7 @@ from anchor_interp.models.forward import fast_last_logits, fast_logits
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, most_positions
 from anchor_interp.runs.distributed import ALONE, Processes
-from anchor_interp.runs.loop import Batch, Objective
+from anchor_interp.runs.loop import Batch, MaskedBatch, Objective
 from anchor_interp.tasks.contract import draw_examples, find_split
 from anchor_interp.tasks.examples import Dataset
 from anchor_interp.tasks.hashing import batch_indices, random_bits
@@ -55,10 +55,7 @@ def make_objective(
     training: Dataset | None = None,
     processes: Processes = ALONE,
 ) -> "LastObjective | MaskedObjective | Any":
-    """The objective of a run on its training set, which is drawn if None.
-
-    Of several processes each has its own rows of a batch.
-    """
+    """The objective of a run on its training set, which is drawn if None."""
     examples = draw_training(config) if training is None else training
     if config.task.network is not None:
         return config.task.network.objective(config, examples, device)
@@ -87,7 +84,7 @@ class LastObjective(Objective):
         order = self._processes.own(batch_indices(step, size, len(self._tokens), seed=seed))
         rows = torch.from_numpy(order).to(self._tokens.device)
         share = len(order) / size
-        return (Batch(self._tokens[rows].long(), self._targets[rows].long(), share=share),)
+        return (Batch(self._tokens[rows].long(), self._targets[rows].long(), share),)
 
     def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
         """See :func:`answer_loss`."""
@@ -123,7 +120,7 @@ class MaskedObjective(Objective):
             self._window = window, [np.split(rows, WINDOW)[i] for i in order]
         return self._window[1][place]
 
-    def parts(self, step: int) -> Sequence[Batch]:
+    def parts(self, step: int) -> Sequence[MaskedBatch]:
         """The batch, cut where a forward pass would have too many positions."""
         rows = self._processes.own(self.rows(step))
         n_read = _n_read(int(self.training.lengths[rows].max()), self._length)
@@ -136,14 +133,16 @@ class MaskedObjective(Objective):
             for part in chosen
         ]
 
-    def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
+    def loss(self, module: HookedTransformer, batch: MaskedBatch) -> Float[Tensor, ""]:
         """Sum over the part's masked tokens / number of masked tokens of an average batch."""
-        return batch.share * masked_loss(module, batch, n_input_tokens=self._n_input_tokens)
+        n_tokens = self._n_input_tokens
+        logits = fast_logits(module, batch.tokens, batch.places, n_input_tokens=n_tokens)
+        return batch.share * _cross_entropy(logits, batch.targets)
 
 
 def masked_batch(
     examples: Dataset, length: int, device: torch.device, *, total: float | None = None
-) -> Batch:
+) -> MaskedBatch:
     """Examples as one batch of at most ``length`` positions.
 
     ``total`` is the number of masked tokens by which the loss of a step is divided; None for these
@@ -160,7 +159,7 @@ def masked_batch(
     targets[: len(row)], targets[len(row) :] = examples.tokens[:, 1:][mask], IGNORED
     arrays = (tokens, targets, places)
     read, predicted, where = (torch.from_numpy(array).to(device) for array in arrays)
-    return Batch(read, predicted, where, 1.0 if total is None else len(row) / total)
+    return MaskedBatch(read, predicted, 1.0 if total is None else len(row) / total, where)
 
 
 def _n_read(n_tokens: int, length: int) -> int:
@@ -182,15 +181,6 @@ def answer_loss(
     """Mean cross-entropy at the last position, in nats (both papers); tokens < n_input_tokens."""
     logits = fast_last_logits(module, tokens, n_input_tokens=n_input_tokens)
     return _cross_entropy(logits, targets)
-
-
-def masked_loss(
-    module: HookedTransformer, batch: Batch, *, n_input_tokens: int
-) -> Float[Tensor, ""]:
-    """Mean cross-entropy over the targets of a batch, in nats; tokens < n_input_tokens."""
-    assert batch.places is not None
-    logits = fast_logits(module, batch.tokens, batch.places, n_input_tokens=n_input_tokens)
-    return _cross_entropy(logits, batch.targets)
 
 
 def _cross_entropy(

@@ -368,10 +368,7 @@ def _phase_with(evaluation: Evaluation, name: str, value: float) -> Phase:
 
 
 def asked(evaluation: Evaluation) -> frozenset[str]:
-    """The measurements that decide the phase: another value of one of them changes the phase.
-
-    For *other* these are all: no single one decides it.
-    """
+    """The measurements of which another value changes the phase; for *other* these are all."""
     phase = decide(evaluation).phase
     if phase == "other":
         return frozenset(_MEASURED)

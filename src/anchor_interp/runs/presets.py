@@ -5,8 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked, shown, suggestion
+from anchor_interp._util.schema import check_name, checked
 from anchor_interp.models.shapes import MODELS, ModelConfig
 from anchor_interp.runs.config import RunConfig, TrainConfig, override
 from anchor_interp.tasks.addition import Addition
@@ -132,9 +131,7 @@ def preset(name: str, **changes: Any) -> RunConfig:
 
     For example ``preset("tiny", gamma=0.9, weight_decay=0.5, task="neurips", seed=1)``.
     """
-    if checked(name, str, "the preset's name") not in RUNS:
-        known = f"{suggestion(name, RUNS)}; known: {', '.join(RUNS)}"
-        raise ConfigError(f"no preset is called {shown(name)}{known}")
+    check_name(name, RUNS, "no preset")
     if isinstance(changes.get("task"), str):
         changes["task"] = named_task(changes["task"])
     return override(RUNS[name], **changes)

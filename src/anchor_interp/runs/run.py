@@ -171,7 +171,8 @@ class Run(Readable):
 
         Warns if the files that the task reads are not those of the training.
         """
-        before, data = self.folder.data(), self.config.task.data
+        data = self.config.task.data
+        before = self.folder.data() if data else None
         if before not in (None, data):
             _LOGGER.warning(
                 "%s was trained on other data (digest %s, now %s), and is measured on what there "
@@ -201,15 +202,12 @@ class Run(Readable):
         if task.end is None and most is None:
             reason = f"the answers of the task {task.kind} have no end token to stop at"
             raise ConfigError(f"{reason}; say with most how many tokens they have")
-        tokens = [task.encode(checked(prompt, str, "prompt")) for prompt in prompts]
+        tokens = [task.encode(prompt) for prompt in checked(prompts, tuple[str, ...], "prompts")]
         written = generate(self.transformer, tokens, end=task.end, most=most)
         return [task.written(answer) for answer in written]
 
     def export(self, path: str | Path) -> Path:
-        """Write this checkpoint's weights as one file (:mod:`anchor_interp.runs.export`).
-
-        Plain TransformerLens can read it. An existing file is replaced.
-        """
+        """Write this checkpoint's weights as one file (:mod:`anchor_interp.runs.export`)."""
         model, out = self.transformer, checked_path(path, "path")
         output_file(out)
         save_weights(model, out, self.config, step=self.step)

@@ -34,11 +34,7 @@ MOST_VALUES = 32
 def score_split(
     model: Network, task: Task, split: Split, examples: Dataset, *, seed: int = 0
 ) -> SplitScore:
-    """The accuracy, also by the task's aspects, and the loss on examples of one split.
-
-    Of a network that the task brings at most ``most_judged`` answers are judged. Their accuracies
-    by part are an aspect too.
-    """
+    """The accuracy, also by the task's aspects, and the loss on examples of one split."""
     own: tuple[AspectScore, ...] = ()
     if (network := task.network) is not None:
         examples = examples.rows(slice(network.most_judged))
@@ -90,14 +86,11 @@ def _by(
 def right_answers(
     model: Network, task: Task, examples: Dataset, tokens: Float[np.ndarray, " n"] | None = None
 ) -> Float[np.ndarray, " n"]:
-    """How right each answer is, 0 or 1; without an end token the share of right tokens.
-
-    ``tokens`` are those shares, after the true tokens before each, if they are known.
-    """
+    """How right each answer is, 0 or 1; without an end token the share of right ``tokens``."""
     if task.network is not None:
         return _whole(task.network.judge(model, examples, seed=0, stream="probe"))
     if task.end is not None and type(task).score is not Task.score:
-        return decoded_answers(model, task, examples)
+        return decoded_answers(model, task, examples, end=task.end)
     if tokens is None:
         tokens, _ = token_scores(model, examples)
     return tokens if task.end is None else np.floor(tokens)  # 1 if all tokens are right
@@ -109,19 +102,15 @@ def _whole(parts: Mapping[str, Bool[np.ndarray, " n"]]) -> Float[np.ndarray, " n
 
 
 def decoded_answers(
-    model: HookedTransformer, task: Task, examples: Dataset
+    model: HookedTransformer, task: Task, examples: Dataset, *, end: int
 ) -> Float[np.ndarray, " n"]:
-    """The task's own score, 0 or 1, of what the model writes after each prompt.
-
-    An answer with a token that the task does not have is wrong, and the task is not asked.
-    """
-    assert task.end is not None
+    """The task's own score of what the model writes; 0 for a token that the task does not have."""
     scores = np.empty(len(examples))
     for rows, part in _parts(examples, model.cfg.d_vocab):
         prompts = [row[:start] for row, start in zip(part.tokens, part.starts, strict=True)]
-        written = generate(model, prompts, end=task.end)
+        written = generate(model, prompts, end=end)
         known = [max(answer) < task.n_tokens for answer in written]
-        asked = [a if of_task else (task.end,) for a, of_task in zip(written, known, strict=True)]
+        asked = [a if of_task else (end,) for a, of_task in zip(written, known, strict=True)]
         scores[rows] = np.logical_and(task.score(part, asked), known)
     return scores
 
@@ -134,7 +123,6 @@ def token_scores(
     means, fast = np.empty((2, len(examples))), takes_fast_path(model)
     for rows, part in _parts(examples, model.cfg.d_vocab):
         batch = masked_batch(part, model.cfg.n_ctx, device(model))
-        assert batch.places is not None
         if fast:
             logits = fast_logits(model, batch.tokens, batch.places)
         else:

@@ -73,7 +73,7 @@ class Session:
     def log(self, event: StepEvent, answers: Integer[np.ndarray, " n"] | None = None) -> Row | None:
         """Write and return the line of metrics of the newest step, if one is due.
 
-        ``answers`` are the model's predictions for ``probes.tokens``; computed if None.
+        ``answers`` are predictions for ``probes.tokens``, if they are known.
         """
         if not (self.config.train.is_logged(event.step) or self.is_trained):
             return None
@@ -177,10 +177,7 @@ class Session:
         self._was_fitted = is_fitted
 
     def _note_missing_metrics(self, step: int, present: int) -> None:
-        """Warn if lines up to the checkpoint are gone: training goes on without them.
-
-        A training until it is fitted cannot: StoreError.
-        """
+        """Warn if lines up to the checkpoint are gone; StoreError if its end depends on them."""
         train = self.config.train
         expected = train.n_logged(step) + (step == self.last_step and not train.is_logged(step))
         if present >= expected:
@@ -217,10 +214,7 @@ class Probes:
         return np.concatenate([part.inputs for _, part in self._sets])
 
     def measure(self, model: Network, answers: Integer[np.ndarray, " n"] | None = None) -> Row:
-        """The mean accuracy of every role; ``answers`` may be given for :attr:`tokens`.
-
-        With them the mean losses of a task that scores every token by itself.
-        """
+        """Mean accuracies by role, and losses of a task by token; see :meth:`Session.log`."""
         right: list[float] = []
         losses: list[float] = []
         if self._task.answers_last:
@@ -247,10 +241,7 @@ class Probes:
 
 
 def tokens_seen(config: RunConfig, training: Dataset, step: int) -> Row:
-    """The tokens that the updates up to a step predicted, where a task counts every token.
-
-    In the mean over the training set, if its examples differ in how many they predict.
-    """
+    """The tokens that the updates up to a step predict on average; nothing of a task by answers."""
     if not config.task.by_token:
         return {}
     return {"tokens": round(step * config.train.batch_size * float(training.n_predicted.mean()))}

@@ -62,12 +62,9 @@ class RunFolder:
     def steps(self) -> list[int]:
         """Steps of the committed checkpoints, ascending."""
         root = self.path / "checkpoints"
-        try:
-            return sorted(int(name) for name in os.listdir(root) if name.isdecimal())
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise StoreError(f"cannot read {root}: {error}") from error
+        with raising(StoreError, f"cannot read {root}: ", of=OSError):
+            names = os.listdir(root) if files.is_there(root) else []
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def metrics(self) -> list[Row]:
         """The lines of ``metrics.jsonl``, without a last line that a kill cut off."""
@@ -139,10 +136,7 @@ class RunFolder:
         return entries
 
     def _checked(self, path: Path, content: Any) -> Row:
-        """ValueError if it is not an object with a schema number, UnknownSchemaError for another.
-
-        The message names the version that wrote the run, if it is another than this.
-        """
+        """ValueError without a schema; UnknownSchemaError names the version that wrote the run."""
         if not isinstance(content, dict) or "schema" not in content:
             raise ValueError("it is not an object with a schema")
         if (schema := content["schema"]) is True or schema != SCHEMA:
@@ -162,12 +156,10 @@ class RunFolder:
 
     def _record(self, state: Row, name: str) -> tuple[int, str]:
         """Bytes and SHA-256 that ``state.json`` records of a file of its checkpoint."""
-        try:
+        lacks = f"{STATE} of step {state.get('step')} has no record of {name}: "
+        with raising(StoreError, lacks, of=(LookupError, TypeError, ValueError)):
             record = state["files"][name]
             return int(record["bytes"]), str(record["sha256"])
-        except (LookupError, TypeError, ValueError) as error:
-            step = state.get("step")
-            raise StoreError(f"{STATE} of step {step} has no record of {name}") from error
 
     def _tensors(self, step: int, name: str) -> "dict[str, Tensor]":
         from safetensors import SafetensorError

@@ -36,10 +36,7 @@ def check_tracker(track: str | None) -> None:
 def tracking(
     track: Track | None, folder: Path, config: RunConfig, earlier: Sequence[Row]
 ) -> Iterator[Callable[[Row], None]]:
-    """Yield a function that sends a line of metrics to the tracker, if there is one.
-
-    The tracker gets the lines of ``earlier`` sessions first.
-    """
+    """Yield what sends a line of metrics to the tracker, which gets ``earlier`` lines first."""
     tracker: _TensorBoard | _WandB | None = None  # None also once it has failed
 
     def safely(act: Callable[[], None]) -> None:

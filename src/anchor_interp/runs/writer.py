@@ -18,7 +18,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from anchor_interp._util import files
-from anchor_interp._util.errors import StoreError
+from anchor_interp._util.errors import StoreError, raising
 from anchor_interp._util.lock import Lock
 from anchor_interp._util.schema import canonical_json, to_dict
 from anchor_interp.runs.config import SCHEMA, RunConfig, run_id
@@ -34,15 +34,13 @@ def writing(path: Path, config: RunConfig) -> Iterator["RunWriter"]:
         LockedError: another process is writing; the message names it.
         StoreError: the folder holds something else or another run, or cannot be written.
     """
-    try:
+    with raising(StoreError, f"cannot write to the run folder {path}: ", of=OSError):
         path.mkdir(parents=True, exist_ok=True)
         inside = [] if files.is_there(path / "config.json") else sorted(path.iterdir())
         for foreign in (entry.name for entry in inside if not entry.name.startswith(".")):
             holds = f"{path} is not a run folder but holds {foreign!r}"
             raise StoreError(f"{holds}; give the run its own folder")
         lock = Lock.acquire(path / ".lock")
-    except OSError as error:
-        raise StoreError(f"cannot write to the run folder {path}: {error}") from error
     try:
         writer = RunWriter(path, lock)
         if not files.is_there(path / "config.json"):
@@ -149,10 +147,7 @@ class RunWriter(RunFolder):
             files.sync(final.parent)
 
     def thin_out(self, keep_every: int) -> None:
-        """Remove every older checkpoint, or, at a multiple of ``keep_every``, its optimizer state.
-
-        A removed one is renamed first, so no reader sees half of it. Safe to call again.
-        """
+        """Remove older checkpoints, or, at a multiple of ``keep_every``, their optimizer states."""
         with self._in_place():
             for step in self.steps()[:-1]:
                 if step % keep_every:
@@ -182,6 +177,7 @@ class RunWriter(RunFolder):
         self.write_json("result.json", result)
 
     def _retire(self, step: int) -> None:
+        """Rename a checkpoint, so that no reader sees half of one; it is removed later."""
         folder = self.checkpoint(step)
         folder.rename(folder.with_name(f".{folder.name}.partial"))
 

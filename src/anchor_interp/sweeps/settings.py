@@ -1,6 +1,7 @@
 """The settings of a sweep's runs: which vary, and how values are grouped, named and chosen."""
 
 import dataclasses
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from anchor_interp._util.schema import shown, suggestion
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.runs.config import TrainConfig
 
+_MOST_NAMED = 8  # columns in a message, the nearest first
 TASK_SETTINGS = ("split", "length", "key_min", "key_max")
 """Settings of tasks that have a column; a task may lack some of them."""
 FIELDS: Mapping[str, Any] = {
@@ -133,7 +135,9 @@ def check_column(name: str, what: str, known: Sequence[str]) -> None:
     """Refuse a column that is not among the known ones; ``what`` is what it was given for."""
     if name not in known:
         close = suggestion(str(name), known)
-        raise ConfigError(f"{what} is {shown(name)}{close}; expected one of {', '.join(known)}")
+        names = ", ".join(difflib.get_close_matches(str(name), known, n=_MOST_NAMED, cutoff=0))
+        many = f", ... ({len(known)} columns)" if len(known) > _MOST_NAMED else ""
+        raise ConfigError(f"{what} is {shown(name)}{close}; expected one of {names}{many}")
 
 
 def _rank(value: Value) -> tuple[int, float, str]:

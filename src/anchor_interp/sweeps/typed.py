@@ -10,7 +10,7 @@ import yaml
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.files import is_there
-from anchor_interp._util.schema import shown, suggestion
+from anchor_interp._util.schema import check_name, shown
 from anchor_interp.runs.presets import RUNS
 from anchor_interp.sweeps.spec import SWEEPS, Loader, Sweep, parse_sweep, read_sweep
 
@@ -55,9 +55,7 @@ def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None)
             raise ConfigError(f"{first} changes a preset, and {start} is a file; edit {file}")
         return read_sweep(file)
     if start not in RUNS:
-        known = [*RUNS, *SWEEPS]
-        text = f"no preset or sweep is called {shown(start)}{suggestion(start, known)}"
-        raise ConfigError(f"{text}; known: {', '.join(known)}")
+        check_name(start, [*RUNS, *SWEEPS], "no preset or sweep")
     given = named_values(changes, such_as="gamma=0.3,0.5")
     values = {name.replace("-", "_"): several for name, several in given.items()}
     own_seeds: Any = values.pop("seed", None)

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked, digest, shown, suggestion
+from anchor_interp._util.schema import check_name, digest
 from anchor_interp.tasks import addition, anchor, cogs, corpus, prontoqa, scan
 from anchor_interp.tasks.task import Task
 
@@ -21,10 +20,7 @@ def name_task(name: str, task: Task) -> None:
 
 def named_task(name: str) -> Task:
     """The task of a name; the error for an unknown one lists the known ones."""
-    if checked(name, str, "the task's name") not in NAMED_TASKS:
-        close = suggestion(name, NAMED_TASKS)
-        known = ", ".join(NAMED_TASKS)
-        raise ConfigError(f"no task is called {shown(name)}{close}; known: {known}")
+    check_name(name, NAMED_TASKS, "no task")
     return NAMED_TASKS[name]
 
 
