@@ -78,7 +78,7 @@ def test_a_folder_of_runs_names_some(tmp_path: Path) -> None:
     for number in range(7):
         (tmp_path / f"run-{number}").mkdir()
         (tmp_path / f"run-{number}" / "config.json").touch()
-    wanted = r"it holds the runs run-0, .*, run-4, \.\.\. \(7 in all\); name one or more of them"
+    wanted = r"it holds the runs 'run-0', .*, 'run-5', \.\.\.; name one or more of them"
     with pytest.raises(StoreError, match=wanted):
         anchor_interp.load(tmp_path)
 

@@ -8,7 +8,6 @@ TransformerLens's own cache pads on the left.
 
 import operator
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -98,21 +97,11 @@ def _padded(
     return token_rows(model, tokens), lengths.to(device(model))
 
 
-class _Reader(Protocol):
-    """A model that has read some rows of tokens."""
+class _Whole:
+    """Reads every sequence anew, with the model's own forward pass."""
 
     logits: Float[Tensor, "n d_vocab"]
     """Of the next token of each row."""
-
-    def read(self, tokens: Int64[Tensor, " n"]) -> None:
-        """Read one more token of each row."""
-
-    def keep(self, rows: Int64[Tensor, " kept"]) -> None:
-        """Forget all other rows."""
-
-
-class _Whole(_Reader):
-    """Reads every sequence anew, with the model's own forward pass."""
 
     def __init__(self, model: HookedTransformer, tokens: Tensor, lengths: Tensor, most: int):
         self._model, self._tokens, self._lengths = model, F.pad(tokens, (0, most)), lengths
@@ -122,17 +111,19 @@ class _Whole(_Reader):
         logits: Tensor = self._model(self._tokens[:, : int(self._lengths.max())])
         self.logits = logits[torch.arange(len(logits), device=logits.device), self._lengths - 1]
 
-    def read(self, tokens: Tensor) -> None:
+    def read(self, tokens: Int64[Tensor, " n"]) -> None:
+        """Read one more token of each row."""
         self._tokens[torch.arange(len(tokens), device=tokens.device), self._lengths] = tokens
         self._lengths = self._lengths + 1
         self._answer()
 
-    def keep(self, rows: Tensor) -> None:
+    def keep(self, rows: Int64[Tensor, " kept"]) -> None:
+        """Forget all other rows."""
         self._tokens, self._lengths = self._tokens[rows], self._lengths[rows]
 
 
-class _Cached(_Reader):
-    """Reads only what is new, on the fast path's own functions."""
+class _Cached:
+    """Does the same, but reads only what is new, on the fast path's own functions."""
 
     def __init__(self, model: HookedTransformer, tokens: Tensor, lengths: Tensor, most: int):
         self._model, self._lengths = model, lengths

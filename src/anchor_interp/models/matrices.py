@@ -89,8 +89,8 @@ def cosine_matrix(matrix: Float[Tensor, "d_in neuron"]) -> CosineMatrix:
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 
-    found, neurons = _cosines(matrix)
-    cosines = found.numpy().clip(-1, 1)
+    raw, neurons = _cosines(matrix)
+    cosines = raw.numpy().clip(-1, 1)
     apart = 1 - cosines
     np.fill_diagonal(apart, 0)  # zero columns too
     order = leaves_list(linkage(squareform(apart, checks=False), "average"))

@@ -108,8 +108,8 @@ class Session:
         writer.end_session(ended=now())
         result = {"run_id": run_id(config), **to_dict(decide(evaluation))}
         result |= {"steps": state.step, "fitted_step": self.fitted_step}
-        decay = total_decay(config.train, state.step)
-        writer.finish(result | {"total_decay": decay, "evaluation": to_dict(evaluation)})
+        result |= {"total_decay": total_decay(config.train, state.step)}
+        writer.write_json("result.json", result | {"evaluation": to_dict(evaluation)})
 
     def _start_or_resume(self, device: torch.device) -> TrainState:
         writer, config = self.writer, self.config

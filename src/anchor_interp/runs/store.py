@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from anchor_interp import __version__
 from anchor_interp._util import files
 from anchor_interp._util.errors import ConfigError, StoreError, UnknownSchemaError, raising
-from anchor_interp._util.schema import from_dict, parse_json
+from anchor_interp._util.schema import from_dict, parse_json, shown
 from anchor_interp.runs.config import SCHEMA, RunConfig, run_id
 from anchor_interp.tasks.sequences import GENERATOR
 
@@ -205,14 +205,9 @@ def _check_metrics(row: Row, *, after: int) -> None:
 def _lacks(path: Path) -> str:
     """Why it is not a run folder, and what to do."""
     if path.is_file():
-        return (
-            "it is a file; weights in safetensors are opened with load_weights if a run exported "
-            "them, otherwise with anchor_interp.runs.export.load_transformer, or analyze them with "
-            "their --task"
-        )
+        return "it is a file; open weights in safetensors with load_weights or load_transformer"
     if not files.is_there(path):
         return "there is nothing of this name"
-    if inside := sorted(file.parent.name for file in path.glob("*/config.json")):
-        more = f", ... ({len(inside)} in all)" if len(inside) > 5 else ""
-        return f"it holds the runs {', '.join(inside[:5])}{more}; name one or more of them"
+    if runs := sorted(file.parent.name for file in path.glob("*/config.json")):
+        return f"it holds the runs {shown(runs)[1:-1]}; name one or more of them"
     return "it has no config.json"
