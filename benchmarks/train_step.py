@@ -221,7 +221,7 @@ def products_alone(
 
 def fastest_product(config: RunConfig) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """OneDNN in float32 where the fast path takes it, else ``torch.mm``."""
-    if config.train.precision == "float32" and linear.has_onednn_avx512():
+    if config.train.precision == "float32" and not linear.onednn_fault():
         return lambda a, b: linear._product(a, b.mT, None, "none")
     return torch.mm
 
@@ -289,7 +289,7 @@ def measured(options: argparse.Namespace) -> Row:
     """What the command line asks for, as one JSON object."""
     code = options.released_code and ReleasedCode.load(options.released_code)
     if options.without_onednn:
-        linear.has_onednn_avx512 = lambda: False
+        linear.onednn_fault = lambda: "left to PyTorch"
     torch.set_num_threads(1)
     found: Row = {"schema": 1, "machine": machine(), "cases": []}
     if not found["machine"]["bf16"]:

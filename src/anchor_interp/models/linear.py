@@ -33,7 +33,7 @@ def linear(
         and rows.device.type == "cpu"
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._are_functorch_transforms_active()  # vmap has no rule for the operator
-        and has_onednn_avx512()
+        and not onednn_fault()
     )
     if takes_onednn:
         apply: Callable[..., Tensor] = _OneDNNLinear.apply
@@ -42,11 +42,6 @@ def linear(
         out = rows @ weight if bias is None else torch.addmm(bias, rows, weight)
         out = out.relu_() if relu else out  # a product's derivative does not need its output
     return out.view(*x.shape[:-1], weight.shape[1])
-
-
-def has_onednn_avx512() -> bool:
-    """Whether float32 products on this CPU are oneDNN's."""
-    return not onednn_fault()
 
 
 @functools.cache

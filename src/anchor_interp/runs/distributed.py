@@ -42,11 +42,6 @@ class Processes:
     size: int = 1
     """How many there are."""
 
-    @property
-    def is_main(self) -> bool:
-        """Whether this process writes."""
-        return self.rank == 0
-
     def own(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """This process's share of a step's rows."""
         return rows[self.rank :: self.size]

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Integer
 
 from anchor_interp._util.environment import BIT_FOR_BIT, StopRequest, describe_environment, now
-from anchor_interp._util.errors import ConfigError, DivergedError, StoreError
+from anchor_interp._util.errors import DivergedError, StoreError, raising
 from anchor_interp._util.schema import to_dict
 from anchor_interp.models.networks import Network, as_transformer
 from anchor_interp.runs.config import RunConfig, last_step, run_id, total_decay
@@ -119,7 +119,13 @@ class Session:
         metrics = writer.cut_metrics(-1 if step is None else step)
         if step is None:
             state = TrainState.fresh(config, device)
-            metrics = [{"step": 0, **self._untrained_accuracies(state.model)}]
+            wrong = (
+                f"the untrained model of {writer.path} has logits that are not finite: its weights "
+                f"are too large for 32 bits at gamma {config.init.gamma:g}; remove the folder and "
+                "give a larger gamma, such as the papers' 0.3 to 1 ("
+            )
+            with raising(DivergedError, wrong, ")"):
+                metrics = [{"step": 0, **self.probes.measure(state.model)}]
             metrics[0] |= tokens_seen(config, self.training, 0)
             writer.append_metrics(metrics[0])
             writer.save_checkpoint(0, state.weights(), {}, config.train.checkpoint_every)
@@ -137,30 +143,19 @@ class Session:
         self._note_missing_metrics(state.step, len(metrics))
         return state
 
-    def _untrained_accuracies(self, model: Network) -> Row:
-        try:
-            return self.probes.measure(model)
-        except ConfigError as error:
-            raise DivergedError(
-                f"the untrained model of {self.writer.path} has logits that are not finite: its "
-                f"weights are too large for 32 bits at gamma {self.config.init.gamma:g}; remove "
-                f"the folder and give a larger gamma, such as the papers' 0.3 to 1 ({error})"
-            ) from error
-
     def _note_session(self, step: int, device: torch.device) -> None:
         """Start an entry of the provenance; StoreError if the task's data have changed since."""
         session = {"from_step": step, **describe_environment(device)}
         sessions = self.writer.provenance()
         if data := self.config.task.data:
             session["data"] = data
-            before = next((entry["data"] for entry in sessions if "data" in entry), data)
-            if before != data:
+            if (before := self.writer.data() or data) != data:
                 raise StoreError(
                     f"{self.writer.path} was trained on other data (digest {before}, now {data}): "
                     "the files that its task reads have changed, or the version of Python; restore "
                     "them, or choose another folder"
                 )
-        self.writer.start_session(session)
+        self.writer.write_json("provenance.json", {"sessions": [*sessions, session]})
         warning = "resuming with other %s (%s; before: %s): the weights may differ in the last bits"
         for name in BIT_FOR_BIT if sessions else ():
             if (last := sessions[-1].get(name)) != session[name]:

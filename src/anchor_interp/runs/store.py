@@ -76,7 +76,11 @@ class RunFolder:
             with raising(StoreError, damaged, "; remove that line", of=ValueError):
                 row = self._checked(path, parse_json(line.decode("utf-8")))
                 del row["schema"]
-                _check_metrics(row, after=rows[-1]["step"] if rows else -1)
+                step, after = row.get("step"), rows[-1]["step"] if rows else -1
+                if type(step) is not int or {type(v) for v in row.values()} - {int, float}:
+                    raise ValueError("it does not hold a step and numbers")
+                if step <= after:
+                    raise ValueError(f"step {step} after step {after}")
             rows.append(row)
         return rows
 
@@ -192,14 +196,6 @@ class RunFolder:
         begin = f"from step {earlier[-1]}" if earlier else "from the start"
         what = "it and result.json" if files.is_there(self.path / "result.json") else "it"
         return f"restore {self.checkpoint(step)}, or remove {what} and train {begin}"
-
-
-def _check_metrics(row: Row, *, after: int) -> None:
-    """ValueError if a line of metrics has no step after that one, or a value is not a number."""
-    if type(row.get("step")) is not int or any(type(v) not in (int, float) for v in row.values()):
-        raise ValueError("it does not hold a step and numbers")
-    if row["step"] <= after:
-        raise ValueError(f"step {row['step']} after step {after}")
 
 
 def _lacks(path: Path) -> str:

@@ -71,7 +71,7 @@ def train(
             torch.enable_grad(),
             explained("training", memory_advice(config)),
         ):
-            if group.is_main:
+            if group.rank == 0:
                 _lead(config, path, target, group, stopped, quiet, track)
             else:
                 _follow(config, target, group, stopped)

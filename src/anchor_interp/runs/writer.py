@@ -90,10 +90,6 @@ class RunWriter(RunFolder):
         with self._in_place():
             files.write_json(self.path / name, {"schema": SCHEMA, **content})
 
-    def start_session(self, session: Row) -> None:
-        """Append to ``provenance.json``."""
-        self.write_json("provenance.json", {"sessions": [*self.provenance(), session]})
-
     def end_session(self, **facts: Any) -> None:
         """Add facts to the last session's entry."""
         *earlier, last = self.provenance() or [{}]
