@@ -40,10 +40,7 @@ def _number_in(variable: str) -> list[int]:
 
 
 def _cgroup_limits() -> Iterator[int]:
-    """Memory limits of this process's control groups and those above, of version 1 and 2.
-
-    A container may see its own group as the root, whatever its path outside is called.
-    """
+    """Memory limits of this process's control groups and those above, of version 1 and 2."""
     lines = []
     with contextlib.suppress(OSError):  # not Linux
         lines = _OWN_CGROUPS.read_text(encoding="utf-8").splitlines()

@@ -137,10 +137,7 @@ def is_held(path: Path) -> bool:
 
 
 def forget(path: Path, host: str, pid: int) -> None:
-    """Take the lock from a process known to have died, if it still seems to hold it.
-
-    If the process lives after all, it finds its lock gone and writes nothing more.
-    """
+    """Take the lock from a process known to have died; if it lives, it writes nothing more."""
     owner = Owner.of(path)
     if owner is not None and (owner.host, owner.pid) == (host, pid):
         path.unlink(missing_ok=True)

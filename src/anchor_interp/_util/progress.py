@@ -102,10 +102,7 @@ def reporting_all(
 
 
 class Overall:
-    """Progress of many runs: how many have ended, how many are under way, the time left.
-
-    The time left follows from the work done since the start. A run's work is in any unit.
-    """
+    """Progress of many runs, whose work is in any unit: ended, under way, the time left."""
 
     def __init__(self, display: Bars, total: int, work: float, what: str) -> None:
         self._display = display

@@ -6,8 +6,5 @@ _ROUNDING = 1e-12  # of numbers in double precision, after thousands of operatio
 
 
 def as_large(statistics: Any, observed: Any, *, size: float) -> Any:
-    """Whether statistics are as large as the observed one, or smaller by rounding alone.
-
-    ``size`` is the largest number in the computation: it sets the rounding of small differences.
-    """
+    """Whether statistics reach the observed one, but for rounding of numbers up to ``size``."""
     return statistics >= observed - _ROUNDING * size

@@ -203,11 +203,7 @@ def complexity(
 
 
 def main_numbers(model: Any) -> Numbers:
-    """Stable rank and condensation by which runs are compared; None without a model.
-
-    They are those of W_Q in layer 0 of a HookedTransformer, and means over another
-    network's layers.
-    """
+    """Stable rank and condensation of W_Q in layer 0; of another network, means over its layers."""
     if model is None:
         return Numbers(None, None, None)
     transformer = is_transformer(model)

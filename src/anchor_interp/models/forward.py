@@ -97,10 +97,7 @@ def fast_logits(
     *,
     n_input_tokens: int | None = None,
 ) -> Float[Tensor, "place d_vocab"]:
-    """Logits at some positions, given as indices of the flattened tokens; without checks.
-
-    What follows the last layer's attention is computed at these positions alone.
-    """
+    """Logits at some positions, given as indices of the flattened tokens; without checks."""
     block, x = _before_last_block(model, tokens, n_input_tokens)
     z = attend(model, block, project_qkv(model, block, x))
     x, z = x.flatten(0, 1)[places], z.flatten(0, 1)[places]

@@ -51,10 +51,7 @@ def gamma_std(name: str, model: ModelConfig, init: InitConfig) -> float:
 
 @torch.no_grad()
 def initialize(module: nn.Module, model: ModelConfig | Any, init: InitConfig, *, seed: int) -> None:
-    """Set every parameter of a network in place; no global generator is read or changed.
-
-    A parameter that no rule covers is a ConfigError.
-    """
+    """Set every parameter of a network in place; ConfigError for one that no rule covers."""
     if not isinstance(model, ModelConfig):
         _initialize_maps(module, init, seed)
         return

@@ -103,10 +103,9 @@ def gaussian_spectra(
 ) -> Float[np.ndarray, "draw rank"]:
     """Singular values of :data:`GAUSSIAN_DRAWS` Gaussian matrices, drawn with a fixed seed.
 
-    The triangular factor R of an m x n Gaussian matrix (m >= n) has independent entries: on the
-    diagonal square roots of chi-squared variables with m, m - 1, ... degrees of freedom, normal
-    ones above it (Bartlett 1933). So drawing R, an n x n matrix, is enough. With ``inner`` the
-    matrices are products of two Gaussian ones, summed over that dimension.
+    Drawn is the triangular factor R of an m x n matrix (m >= n): on its diagonal square roots of
+    chi-squared variables with m, m - 1, ... degrees of freedom, normal above it (Bartlett 1933).
+    With ``inner``, of products of two Gaussian matrices summed over that dimension.
     """
     generator = np.random.default_rng(0)
 

@@ -233,7 +233,7 @@ def last_step(steps: int, fitted_step: int | None) -> int:
 def total_decay(config: TrainConfig, until: int | None = None) -> float:
     """The sum of learning rate x weight decay over the first ``until`` steps; over all if None.
 
-    AdamW shrinks a weight without gradient by exp(-total_decay), in a short run as in a long one.
+    AdamW shrinks a weight without gradient by exp(-total_decay).
     """
     last = config.steps if until is None else until
     branch = last if config.branch_step is None else min(config.branch_step, last)

@@ -165,10 +165,7 @@ def processes(config: RunConfig, device: str) -> Iterator[tuple[Processes, str]]
 
 @functools.cache
 def _group(cpu: bool) -> Any:
-    """The group of processes: one for as long as they live, which serves run after run.
-
-    accelerate cannot make a second group in a process.
-    """
+    """The group of processes, for as long as they live: accelerate cannot make a second one."""
     from accelerate import PartialState  # it takes a second to load
 
     state: Any = PartialState(cpu=cpu)

@@ -46,10 +46,7 @@ class Objective(Protocol):
     """What :func:`fit` needs from a task (:mod:`anchor_interp.runs.objectives`)."""
 
     def parts(self, step: int) -> Sequence[Any]:
-        """The batch of a step, a function of the step (and a fixed seed) alone.
-
-        It comes in parts if one forward pass would be too large.
-        """
+        """A step's batch in parts that one pass can take; a function of step and seed alone."""
         ...
 
     def loss(self, module: Any, batch: Any) -> Float[Tensor, ""]:

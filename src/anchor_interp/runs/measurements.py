@@ -184,11 +184,7 @@ def keep(run: "Run", measure: Measure, value: Any) -> None:
 
 
 def measure_run(path: Path, measures: Iterable[Measure]) -> None:
-    """Take every measurement that a finished run lacks, and keep each at once.
-
-    AnchorInterpError, after all others, if some fail or cannot be kept; InterruptedRunError on
-    SIGINT or SIGTERM.
-    """
+    """Take what a finished run lacks; AnchorInterpError, after all others, if one fails."""
     from anchor_interp._util.environment import stop_signals
     from anchor_interp._util.progress import silence
     from anchor_interp.runs.run import load

@@ -65,10 +65,7 @@ _MOST_NATS = 700.0  # whose exponential is a number
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Where one phase ends and another begins: the least share, from 0 to 1, for each measurement.
-
-    ``key_dependence`` is the least with which an answer counts as depending on the key.
-    """
+    """The least share, from 0 to 1, of each measurement at which the phase changes."""
 
     train: float = bounded(0.9, low=0, high=1)
     id: float = bounded(0.9, low=0, high=1)

@@ -68,10 +68,7 @@ def tracking(
 
 
 class _TensorBoard:
-    """Event files in ``RUN/tensorboard``; each session replaces those of earlier ones.
-
-    A killed session may not have flushed its lines, so they are sent again from the run's metrics.
-    """
+    """Event files in ``RUN/tensorboard``, written anew from the run's metrics by every session."""
 
     def __init__(self, folder: Path, config: RunConfig) -> None:
         from torch.utils.tensorboard import SummaryWriter
