@@ -77,7 +77,6 @@ def exact_model(
     """
     checked(mechanism, Mechanism, "mechanism")
     checked(task, AnchorTask, "task")
-    checked(normalization, Normalization, "normalization")
     model = empty_model(exact_shape(mechanism, task, normalization=normalization), dtype=dtype)
     weights = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
     _wiring(mechanism, task).fill(weights)

@@ -13,7 +13,7 @@ from jaxtyping import Int64
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
-from anchor_interp.models.transformer import HookedTransformer, check_model
+from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.mixture import EXCEPTION, NONE, RULE, SYMMETRIC, AnswerMap
 from anchor_interp.runs.run import Run
@@ -47,7 +47,6 @@ def answer_map(
     if isinstance(model, Run):
         task = anchored(model.config.task, "a map of answers")
         model = model.transformer
-    check_model(model)
     task = checked(task, AnchorTask, "task")
     n = checked(n, int, "n", low=2, high=_MOST_PER_CELL)
     chosen = task.unseen if pairs is None else checked(pairs, tuple[Pair, ...], "pairs")
