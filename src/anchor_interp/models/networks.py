@@ -40,14 +40,7 @@ def build_network(
     target = resolve_device(device)
     network = empty_network(model, dtype=dtype)
     initialize(network, model, init, seed=seed)
-    return place(network, target)
-
-
-def place(network: Network, device: str | torch.device) -> Network:
-    """Move a network to a device, in ``eval`` mode."""
-    if transformer.is_transformer(network):
-        return transformer.place(network, device)
-    return network.to(device).eval()
+    return transformer.place(network, target)
 
 
 def as_transformer(network: Network) -> HookedTransformer:

@@ -30,12 +30,12 @@ components: ``ActivationCache.decompose_resid`` and ``get_full_resid_decompositi
 import functools
 import warnings
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Integer
-from torch import Tensor
+from torch import Tensor, nn
 
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError
@@ -63,6 +63,7 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _INTEGERS = {
     getattr(torch, f"{kind}{bits}") for kind in ("int", "uint") for bits in (8, 16, 32, 64)
 }
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
 _BIASES = ("b_Q", "b_K", "b_V", "b_O", "b_in", "b_out")
 
 
@@ -171,10 +172,11 @@ def check_fits(model: HookedTransformer, task: Task) -> None:
         raise ConfigError(f"the model has {has}; the task needs {needs.format(*needed)}")
 
 
-def place(module: HookedTransformer, device: str | torch.device) -> HookedTransformer:
-    """Move a model to a device, in ``eval`` mode, without the note that TransformerLens prints."""
-    module.to(device, print_details=False)
-    return module.eval()
+def place(network: AnyModule, device: str | torch.device) -> AnyModule:
+    """Move a network to a device, in ``eval`` mode; TransformerLens prints no note."""
+    quiet = {"print_details": False} if isinstance(network, HookedTransformer) else {}
+    cast(Any, network).to(device, **quiet)
+    return network.eval()
 
 
 def empty_model(model: ModelConfig, *, dtype: torch.dtype = torch.float32) -> HookedTransformer:

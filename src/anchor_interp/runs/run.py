@@ -16,8 +16,8 @@ from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, checked_path, from_dict
 from anchor_interp.models.decoding import generate
 from anchor_interp.models.exact import NAMES, exact_model, exact_shape
-from anchor_interp.models.networks import Network, as_transformer, build_network, place
-from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.models.networks import Network, as_transformer, build_network
+from anchor_interp.models.transformer import HookedTransformer, place
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.evaluation import evaluate
 from anchor_interp.runs.export import filled, save_weights
