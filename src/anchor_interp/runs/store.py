@@ -201,7 +201,8 @@ class RunFolder:
 def _lacks(path: Path) -> str:
     """Why it is not a run folder, and what to do."""
     if path.is_file():
-        return "it is a file; open weights in safetensors with load_weights or load_transformer"
+        opens = "anchor_interp.runs.export.load_transformer opens weights in safetensors"
+        return f"it is a file; {opens}, and the command analyze with their --task"
     if not files.is_there(path):
         return "there is nothing of this name"
     if runs := sorted(file.parent.name for file in path.glob("*/config.json")):
