@@ -78,7 +78,7 @@ class PostLNBlock(TransformerBlock):
     def forward(
         self,
         resid_pre: Float[Tensor, "batch pos d_model"],
-        shortformer_pos_embed: None = None,  # noqa: ARG002 - for other embeddings of positions
+        shortformer_pos_embed: Tensor | None = None,  # noqa: ARG002 - other embeddings of positions
         past_kv_cache_entry: Any = None,
         attention_mask: Int[Tensor, "batch offset_pos"] | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
