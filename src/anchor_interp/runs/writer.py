@@ -168,6 +168,10 @@ class RunWriter(RunFolder):
                     self._retire(step)
         return usable
 
+    def finish(self, result: Row) -> None:
+        """Write ``result.json``: the run is done."""
+        self.write_json("result.json", result)
+
     def _retire(self, step: int) -> None:
         """Rename a checkpoint, so that no reader sees half of one; it is removed later."""
         folder = self.checkpoint(step)
