@@ -39,6 +39,7 @@ PROBE_POSITION = 2
 MAX_SEQUENCES = 1 << 31
 """Most sequences of one request."""
 _CHUNK = 1 << 15
+_COLUMNS = ("tokens", "targets", "key", "position", "pair", "role")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -70,7 +71,7 @@ class Sequences(Readable):
     some were chosen."""
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "targets", "key", "position", "pair", "role"):
+        for name in _COLUMNS:
             values, axes = getattr(self, name), "n, length" if name == "tokens" else "n"
             integers = isinstance(values, np.ndarray) and values.dtype.kind in "iu"
             n_axes = 2 if name == "tokens" else 1
@@ -86,8 +87,8 @@ class Sequences(Readable):
     def __getitem__(self, index: Any) -> "Sequences":
         """One sequence by its number, or some by a slice, numbers or a mask [n] of booleans."""
         rows = np.atleast_1d(np.arange(len(self))[index])
-        columns = {name: array[rows] for name, array in vars(self).items() if name != "provenance"}
-        return Sequences(**columns, provenance={**self.provenance, "kept": len(columns["tokens"])})
+        columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
+        return Sequences(**columns, provenance={**self.provenance, "kept": len(rows)})
 
     def __iter__(self) -> "Iterator[Sequences]":
         return (self[index] for index in range(len(self)))
@@ -195,7 +196,7 @@ def draw(
         bits = hash_counter(hashing_key, counter)
         pair, cell = below(bits, len(index)), below(bits, len(key), high=False)
         noise = _noise(task, keys, hashing_key, counter)
-        chunks.append(_written(task, noise, index[pair], key[cell], position[cell]))
+        chunks.append(assemble(task, noise, index[pair], key[cell], position[cell]))
     provenance: dict[str, str | int] = {
         **_task_of(task),
         "pairs": " ".join(f"{first},{second}" for first, second in pairs),
@@ -205,7 +206,7 @@ def draw(
         "stream": stream,
         "generator": GENERATOR,
     }
-    columns = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+    columns = {name: np.concatenate([getattr(c, name) for c in chunks]) for name in _COLUMNS}
     return Sequences(**columns, provenance=provenance)
 
 
@@ -227,8 +228,21 @@ def assemble(
 
     ``noise`` has a token for every position; keys and anchors replace it where they stand.
     """
-    columns = _written(task, noise.astype(np.uint8), pair, key, position)
-    return Sequences(**columns, provenance={**_task_of(task), "n": len(pair)})
+    row, tokens = np.arange(len(pair)), noise.astype(np.uint8)
+    first, second = np.array(task.pairs, np.uint8).T
+    roles = np.array([ROLES.index(task.role(each)) for each in task.pairs], np.uint8)
+    tokens[row, position] = key
+    tokens[row, position + 1] = first[pair]
+    tokens[row, position + 2] = second[pair]
+    return Sequences(
+        tokens=tokens,
+        targets=task.target_table[pair, key - task.key_min].astype(np.uint8),
+        key=key.astype(np.uint8),
+        position=position.astype(np.uint8),
+        pair=pair.astype(np.uint8),
+        role=roles[pair],
+        provenance={**_task_of(task), "n": len(pair)},
+    )
 
 
 def places(sequences: Sequences, place: Place) -> Int64[np.ndarray, " n"]:
@@ -319,27 +333,3 @@ def _noise(
         options = task.keys[allowed[place]].astype(np.uint8)
         tokens[:, place] = options[below(bits, len(options), high=place % 2 == 0)]
     return tokens
-
-
-def _written(
-    task: "AnchorTask",
-    tokens: UInt8[np.ndarray, "n length"],
-    pair: Int64[np.ndarray, " n"],
-    key: Int64[np.ndarray, " n"],
-    position: Int64[np.ndarray, " n"],
-) -> dict[str, Any]:
-    """The columns of :class:`Sequences`; writes keys and anchors over ``tokens``."""
-    row = np.arange(len(pair))
-    first, second = np.array(task.pairs, np.uint8).T
-    roles = np.array([ROLES.index(task.role(each)) for each in task.pairs], np.uint8)
-    tokens[row, position] = key
-    tokens[row, position + 1] = first[pair]
-    tokens[row, position + 2] = second[pair]
-    return {
-        "tokens": tokens,
-        "targets": task.target_table[pair, key - task.key_min].astype(np.uint8),
-        "key": key.astype(np.uint8),
-        "position": position.astype(np.uint8),
-        "pair": pair.astype(np.uint8),
-        "role": roles[pair],
-    }
