@@ -4,7 +4,7 @@ Every run has a place in its cell; the runs of one seed have the same place in e
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -70,7 +70,6 @@ class _Placed(NamedTuple):
 
     run: RunMark
     value: float
-    """NaN if it has no measurement."""
     corner: tuple[float, float]
     poor_id: bool
     """Whether the map marks it for that."""
@@ -174,27 +173,25 @@ def _draw_phases(axes: "Axes", diagram: Diagram) -> list[Any]:
     return state_handles(diagram.cells)
 
 
-def _place(diagram: Diagram, measure: str, places: _Places, *, best: bool) -> Iterator[_Placed]:
-    """Every value of a measure in its place; with ``best`` those of a seed share one."""
-    marked = measure in MARKED
+def _place(
+    axes: "Axes", diagram: Diagram, measure: str, places: _Places, *, best: bool = False
+) -> list[_Placed]:
+    """Every value of a measure in its place; with ``best`` those of a seed share one.
+
+    Draws the states of runs without a value.
+    """
+    placed, marked = [], measure in MARKED
     for cell, centre in _centres(diagram):
         runs = {run.seed if best else run.slot: run for run in reversed(cell.runs)}
         for key, value in cell.measures[measure].values.items():
-            judged = cell if best else runs[key]
             corner = places.corner(centre, diagram.seeds.index(key) if best else key)
-            poor = marked and judged.poor_id, marked and judged.poor_commutativity
-            yield _Placed(runs[key], style.or_nan(value), corner, *poor)
-
-
-def _draw_unmeasured(axes: "Axes", placed: Iterable[_Placed], places: _Places) -> list[_Placed]:
-    """Draw the states of runs without a measurement; return the others."""
-    measured = []
-    for one in placed:
-        if np.isnan(one.value):
-            _draw_state(axes, one.run, one.corner, places)
-        else:
-            measured.append(one)
-    return measured
+            if value is None:
+                _draw_state(axes, runs[key], corner, places)
+            else:
+                judged = cell if best else runs[key]
+                poor = marked and judged.poor_id, marked and judged.poor_commutativity
+                placed.append(_Placed(runs[key], value, corner, *poor))
+    return placed
 
 
 def _draw_accuracies(
@@ -210,7 +207,7 @@ def _draw_accuracies(
     low, high = (0.0, 1.0) if measure in MEASURES else _range(diagram, measure)
     image = ScalarMappable(Normalize(low, high), "cividis")
     places = _Places(diagram, best=bool(best))
-    measured = _draw_unmeasured(axes, _place(diagram, measure, places, best=bool(best)), places)
+    measured = _place(axes, diagram, measure, places, best=bool(best))
     for one in measured:
         x, y = one.corner
         axes.add_patch(
@@ -250,7 +247,7 @@ def _draw_ranks(axes: "Axes", diagram: Diagram, measure: RankMeasure) -> list[An
     largest = 0.98 * places.points
     outline: dict[str, Any] = {"mew": 0.7, "mec": INK}
     shown = {1, 2, 3}
-    for one in _draw_unmeasured(axes, _place(diagram, measure, places, best=False), places):
+    for one in _place(axes, diagram, measure, places):
         index = PHASE_INDEX.get(one.run.phase, 0)
         marker, size, _ = _BUBBLES[index]
         axes.plot(*places.centre(one.corner), marker, ms=largest * size,
