@@ -207,19 +207,14 @@ def _parts(diagrams: Diagrams) -> Iterator[Part]:
         axes = " and ".join(axis.label for axis in (diagram.x, diagram.y) if axis)
         title = words(diagram.facet) or f"Over {axes}"
         end = f"-{number}" if len(diagrams.diagrams) > 1 else ""
-        pictures = tuple(
-            Picture(f"{_stem(name)}{end}", figure, about=name)
-            for name, figure in _figures(diagram, diagrams.best_over, diagrams.maps)
-        )
-        yield Part(f"diagram-{number}", title[0].upper() + title[1:], diagram, pictures)
+        pictures = []
+        for name, figure in _figures(diagram, diagrams.best_over, diagrams.maps):
+            stem = name if name.startswith("map-") else name.replace("_", "-")  # a column's own
+            pictures.append(Picture(f"{file_name(stem)}{end}", figure, about=name))
+        yield Part(f"diagram-{number}", title[0].upper() + title[1:], diagram, tuple(pictures))
     if any(len(series.points) > 2 for panel in diagrams.decay for series in panel.series):
         picture = Picture("over-decay", over_decay(diagrams), about="over-decay")
         yield Part("decay", "Over effective decay", None, (picture,))
-
-
-def _stem(name: str) -> str:
-    """The name of a figure's file; a map of a user's column keeps the column's name."""
-    return file_name(name if name.startswith("map-") else name.replace("_", "-"))
 
 
 def _figures(

@@ -199,16 +199,12 @@ def _diagrams(placed: Sequence[TableRow], layout: Layout) -> Iterator[Diagram]:
     seeds = tuple(sorted({row["mark"].seed for row in placed}))
     for facet, rows in group(placed, layout.facets):
         axes = [Axis(name, label(name), values_of(rows, name)) for name in layout.axes]
-        cells = tuple(_cells(rows, layout))
-        yield Diagram(facet, axes[0], axes[1] if layout.y else None, slots, seeds, cells)
-
-
-def _cells(rows: Sequence[TableRow], layout: Layout) -> Iterator[Cell]:
-    """The cells of one diagram, row by row."""
-    for place, of_cell in group(rows, layout.axes[::-1]):
-        runs = tuple(row["mark"] for row in of_cell)
-        y = place[layout.y] if layout.y else None
-        yield make_cell(of_cell[0]["cell"], place[layout.x], y, runs, best=bool(layout.best))
+        cells = []
+        for place, of_cell in group(rows, layout.axes[::-1]):
+            runs = tuple(row["mark"] for row in of_cell)
+            x, y = place[layout.x], place[layout.y] if layout.y else None
+            cells.append(make_cell(of_cell[0]["cell"], x, y, runs, best=bool(layout.best)))
+        yield Diagram(facet, axes[0], axes[1] if layout.y else None, slots, seeds, tuple(cells))
 
 
 def _further(rows: Sequence[TableRow], maps: Sequence[str]) -> tuple[str, ...]:

@@ -104,7 +104,7 @@ class SweepFolder:
         spec = self._spec_digest()
         with self._writing(), self.locked(needed=False):
             rows = self._rows(spec)  # locked: an older table must not replace a newer one
-            files.write_output(self._table_file, to_parquet(rows, spec=spec))
+            files.write_output(self.path / "table.parquet", to_parquet(rows, spec=spec))
         return rows
 
     def state(self, name: str) -> State:
@@ -168,10 +168,6 @@ class SweepFolder:
     def _failure_file(self, name: str) -> Path:
         return self.path / "failures" / f"{name}.json"
 
-    @property
-    def _table_file(self) -> Path:
-        return self.path / "table.parquet"
-
     def _spec_digest(self) -> str:
         """A digest of ``spec.yaml``."""
         data = files.read_bytes(sweep_folder(self.path).spec_file, limit=MAX_BYTES)
@@ -182,22 +178,22 @@ class SweepFolder:
         before = self._table_rows(spec)
         if before is None:
             before = aligned([planned_row(*run) for run in self.spec().configs().items()])
+        rows = []
         states = self.states(row["run_id"] for row in before)
-        rows = [self._updated(row, states[row["run_id"]]) for row in before]
+        for row, (name, state) in zip(before, states.items(), strict=True):
+            failure = self.failure(name) if state in ("diverged", "failed") else None
+            error = failure.message if failure else None
+            rows.append(updated_row(row, self.runs / name, state, error))
         same = all(row.keys() == rows[0].keys() for row in rows)
         return rows if same else aligned(rows)  # some have other measures
 
     def _table_rows(self, spec: str) -> list[TableRow] | None:
         """The rows of the existing table, if it has all columns and this spec."""
         with contextlib.suppress(StoreError, *DAMAGES):  # a missing or damaged one is rebuilt
-            rows, of_spec = from_parquet(files.read_bytes(self._table_file, limit=MAX_TABLE_BYTES))
+            data = files.read_bytes(self.path / "table.parquet", limit=MAX_TABLE_BYTES)
+            rows, of_spec = from_parquet(data)
             return rows if of_spec == spec else None
         return None
-
-    def _updated(self, row: TableRow, state: State) -> TableRow:
-        name = row["run_id"]
-        failure = self.failure(name) if state in ("diverged", "failed") else None
-        return updated_row(row, self.runs / name, state, failure.message if failure else None)
 
     def _check_is_ours(self) -> None:
         names = {name for name in _names(self.path) if not name.startswith(".")} - _OURS

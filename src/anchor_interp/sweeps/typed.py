@@ -48,7 +48,10 @@ def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None)
         changes: for a preset: ``gamma=0.3,0.5`` is an axis, ``steps=2000`` applies to all runs.
         seeds: how many seeds a combination has, counted from 0; by default the preset's own.
     """
-    file = _sweep_file(start)
+    file = SWEEPS.get(start)
+    is_path = Path(start).suffix or os.sep in start or is_there(Path(start))
+    if is_path and start not in RUNS and file is None:
+        file = Path(start)
     if file is not None:
         if changes or seeds is not None:
             first = changes[0] if changes else "seeds"
@@ -66,11 +69,3 @@ def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None)
     fixed = {name: several[0] for name, several in values.items() if len(several) == 1}
     axes = {name: several for name, several in values.items() if len(several) > 1}
     return parse_sweep({"preset": start, "set": fixed, "axes": axes, "seeds": own_seeds})
-
-
-def _sweep_file(start: str) -> Path | None:
-    """The sweep file that is meant; names of sweeps and presets come before files of that name."""
-    if start in SWEEPS or start in RUNS:
-        return SWEEPS.get(start)
-    is_path = Path(start).suffix or os.sep in start or is_there(Path(start))
-    return Path(start) if is_path else None

@@ -118,7 +118,8 @@ def _examples(task: Cogs, split: str) -> Dataset:
     """A split as tokens, in the order of the corpus."""
     rows = corpus_rows(task, split)
     prompts = [task.encode(f"{row.sentence} ->") for row in rows]
-    corpus = Dataset.of(prompts, [task.encode(f"{_spelled(row.form)} <end>") for row in rows])
+    forms = [re.sub(r"(?<=\d)(?=\d)", " ", row.form) for row in rows]  # digit by digit
+    corpus = Dataset.of(prompts, [task.encode(f"{form} <end>") for form in forms])
     return Dataset(corpus.tokens.astype(np.int16), corpus.mask, corpus.lengths)
 
 
@@ -127,8 +128,3 @@ def _types(task: Cogs) -> dict[tuple[int, ...], str]:
     """The type of every prompt of the OOD splits."""
     rows = (row for split in ("lexical", "structural") for row in corpus_rows(task, split))
     return {task.encode(f"{row.sentence} ->"): row.type for row in rows}
-
-
-def _spelled(form: str) -> str:
-    """A form with a space between the digits of a number."""
-    return re.sub(r"(?<=\d)(?=\d)", " ", form)

@@ -17,10 +17,8 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from jaxtyping import Int, Integer
 
 from anchor_interp._util import files
@@ -102,7 +100,9 @@ def read_tokenizer(path: Path, vocabulary: int) -> Tokenizer:
     made.no_padding()
     known = made.get_vocab(with_added_tokens=True)
     words = tuple(sorted(known, key=known.__getitem__))
-    tokenizer = Tokenizer(words, functools.partial(_ids, made))
+    tokenizer = Tokenizer(
+        words, lambda text: np.array(made.encode(text, add_special_tokens=False).ids, np.int64)
+    )
     if fault := _fault(tokenizer, sorted(known.values()), vocabulary):
         raise ConfigError(f"the tokenizer {path} {fault}")
     return tokenizer
@@ -122,10 +122,6 @@ def _fault(tokenizer: Tokenizer, numbers: list[int], vocabulary: int) -> str | N
     text = tokenizer.decode(tokenizer.encode(_PROBE))
     expected = "expected one that gives text back, without normalizer or space in front"
     return None if text == _PROBE else f"makes {text!r} of {_PROBE!r}; {expected}"
-
-
-def _ids(tokenizer: Any, text: str) -> npt.NDArray[np.int64]:
-    return np.array(tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int) -> bytes:

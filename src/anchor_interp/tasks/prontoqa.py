@@ -114,7 +114,8 @@ class Prontoqa(Task):
         inside = place < lengths[:, None]
         tokens = np.zeros(inside.shape, np.uint8)
         tokens[inside] = slots[there]
-        starts = there[:, : _n_prompt_slots(self)].sum(1)
+        n_prompt = 6 * (4 * (self.hops + 2) - 2) + 5 + 8  # rules of both chains, fact, question
+        starts = there[:, :n_prompt].sum(1)
         return Dataset(tokens, inside & (place >= starts[:, None]), lengths)
 
     def score(self, examples: Dataset, answers: Sequence[Sequence[int]]) -> Bool[np.ndarray, " n"]:
@@ -271,11 +272,6 @@ def _where(
 
 def _token(word: str) -> int:
     return Prontoqa().words.index(word)
-
-
-def _n_prompt_slots(task: Prontoqa) -> int:
-    """Room for every rule of both chains, the fact and the question."""
-    return 6 * (4 * (task.hops + 2) - 2) + 5 + 8
 
 
 def _is_held_out(rules: Int[np.ndarray, "n rules 6"]) -> Bool[np.ndarray, " n"]:
