@@ -22,7 +22,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.pages import diagram_maps, style
-from anchor_interp.pages.diagram_curves import along_axis, over_decay
+from anchor_interp.pages.diagram_curves import along_axis
 from anchor_interp.pages.diagram_maps import MARKED, RankMeasure, has
 from anchor_interp.pages.page import (
     Picture,
@@ -46,12 +46,11 @@ _ACCURACIES = ("ood_accuracy", "id_accuracy", "symmetric_accuracy", "commutativi
 
 @dataclass(frozen=True)
 class Part:
-    """A section of the page: the figures of one diagram, or of all together."""
+    """A section of the page: the figures of one diagram."""
 
     id: str
     title: str
-    diagram: Diagram | None
-    """None if the figures are of all diagrams."""
+    diagram: Diagram
     pictures: tuple[Picture, ...]
     """Their names are unique among all parts."""
 
@@ -212,9 +211,6 @@ def _parts(diagrams: Diagrams) -> Iterator[Part]:
             stem = name if name.startswith("map-") else name.replace("_", "-")  # a column's own
             pictures.append(Picture(f"{file_name(stem)}{end}", figure, about=name))
         yield Part(f"diagram-{number}", title[0].upper() + title[1:], diagram, tuple(pictures))
-    if any(len(series.points) > 2 for panel in diagrams.decay for series in panel.series):
-        picture = Picture("over-decay", over_decay(diagrams), about="over-decay")
-        yield Part("decay", "Over effective decay", None, (picture,))
 
 
 def _figures(

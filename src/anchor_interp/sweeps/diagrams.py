@@ -8,6 +8,7 @@ Every run of the table appears (:mod:`anchor_interp.sweeps.cells`). Nothing is s
 result unless ``best_over`` asks for it, as the NeurIPS paper does over learning rates.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,6 @@ from anchor_interp.sweeps.cells import (
     make_mark,
 )
 from anchor_interp.sweeps.columns import NUMERIC, kind_of
-from anchor_interp.sweeps.decay import DecayPanel, decay_panels
 from anchor_interp.sweeps.layout import Layout, choose_layout, slots_of
 from anchor_interp.sweeps.settings import (
     ANCHORS,
@@ -104,8 +104,6 @@ class Diagrams:
 
     diagrams: tuple[Diagram, ...]
     """One for each combination of the further settings that vary."""
-    decay: tuple[DecayPanel, ...]
-    """The same runs over effective decay; empty if it does not vary."""
     where: dict[str, tuple[Value, ...]]
     best_over: dict[str, int]
     """How many values each of these settings has."""
@@ -165,7 +163,6 @@ def phase_diagrams(
     placed = _placed(kept, layout, further)
     return Diagrams(
         diagrams=tuple(_diagrams(placed, layout)),
-        decay=decay_panels(placed, layout.varying),
         where=conditions,
         best_over=layout.n_choices(kept),
         follows={name: values_of(kept, name) for name in layout.following},
@@ -180,22 +177,17 @@ def _names(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _placed(rows: Sequence[TableRow], layout: Layout, maps: Sequence[str]) -> list[TableRow]:
-    """Copies of the rows by slot, with the run's ``mark`` and the number of its ``cell``."""
+    """Copies of the rows by slot, with the run's ``mark``."""
     slots = slots_of(rows, layout)
     placed = [
         row | {"mark": make_mark(row, slot, maps)} for row, slot in zip(rows, slots, strict=True)
     ]
-    placed.sort(key=lambda row: row["mark"].slot)
-    by_cell = group(placed, (*layout.facets, *layout.axes[::-1]))
-    for number, (_, of_cell) in enumerate(by_cell):
-        for row in of_cell:
-            row["cell"] = number
-    return placed
+    return sorted(placed, key=lambda row: row["mark"].slot)
 
 
 def _diagrams(placed: Sequence[TableRow], layout: Layout) -> Iterator[Diagram]:
     """One diagram for each combination of the facets."""
-    slots = 1 + max(row["mark"].slot for row in placed)
+    slots, number = 1 + max(row["mark"].slot for row in placed), itertools.count()
     seeds = tuple(sorted({row["mark"].seed for row in placed}))
     for facet, rows in group(placed, layout.facets):
         axes = [Axis(name, label(name), values_of(rows, name)) for name in layout.axes]
@@ -203,7 +195,7 @@ def _diagrams(placed: Sequence[TableRow], layout: Layout) -> Iterator[Diagram]:
         for place, of_cell in group(rows, layout.axes[::-1]):
             runs = tuple(row["mark"] for row in of_cell)
             x, y = place[layout.x], place[layout.y] if layout.y else None
-            cells.append(make_cell(of_cell[0]["cell"], x, y, runs, best=bool(layout.best)))
+            cells.append(make_cell(next(number), x, y, runs, best=bool(layout.best)))
         yield Diagram(facet, axes[0], axes[1] if layout.y else None, slots, seeds, tuple(cells))
 
 

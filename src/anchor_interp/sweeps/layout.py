@@ -35,8 +35,6 @@ class Layout:
     """Every combination of their values has a diagram of its own."""
     following: tuple[str, ...]
     """The other settings fix their values."""
-    varying: tuple[str, ...]
-    """All settings that vary."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -80,7 +78,7 @@ def choose_layout(
             f"such as {name}={value}, or take the best over it with best_over={name}"
         )
     following = tuple(name for name in others if name not in facets)
-    return Layout(x, y, best, tuple(facets), following, tuple(varying))
+    return Layout(x, y, best, tuple(facets), following)
 
 
 def slots_of(rows: Sequence[TableRow], layout: Layout) -> list[int]:
