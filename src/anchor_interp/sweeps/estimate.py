@@ -4,23 +4,17 @@ import logging
 import math
 import shutil
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from statistics import mean
-from typing import Any
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 
 import torch
 
 from anchor_interp._util.environment import limited_threads, resolve_device
-from anchor_interp.models.shapes import ModelConfig
-from anchor_interp.runs.config import RunConfig, last_step, override
+from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.memory import check_training_fits
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.sweeps.folder import ENDED, SweepFolder
-from anchor_interp.sweeps.rows import planned_row
-from anchor_interp.sweeps.settings import OF_MODEL, TableRow
 
 _STEPS = 3
 _SEQUENCES = 128
@@ -28,10 +22,7 @@ _SEQUENCES = 128
 _LINE_BYTES = 200
 _REST_BYTES = 40_000  # about what configuration, provenance, states and result take
 _START_SECONDS = 5.0  # about what loading, drawing the data and judging take
-_MODEL = tuple(field.name for field in fields(ModelConfig))
-_DECIDING = (*_MODEL, "length", "batch_size", "precision")  # what decides a step's time
 _LOGGER = logging.getLogger(__name__)
-_Shape = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -55,29 +46,19 @@ def estimate(
 ) -> Estimate:
     """What the runs that are not done will take; ConfigError if one does not fit into memory.
 
-    The time of a step is that of finished runs of the same shape in the folder (too long if they
-    trained in a batch). For other shapes a few steps are timed, on a CPU with at most 128
-    sequences; the time for a larger batch is in proportion, which overestimates it.
+    A few steps of each shape are timed, on a CPU with at most 128 sequences; the time for a larger
+    batch is in proportion, which overestimates it.
     """
     states = folder.states(configs)
     todo = {name: config for name, config in configs.items() if states[name] not in ENDED}
-    target = resolve_device(device)
-    rows = folder.rows() if folder.spec_file.exists() else []
-    known = _known_rates(row for row in rows if (row["device"] == "cpu") == (target.type == "cpu"))
-    timed: dict[_Shape, float] = {}
-    total, from_runs = 0.0, 0
-    for name, config in todo.items():
-        shape, steps = _shape(planned_row(name, config)), config.train.steps
-        if shape in known:
-            from_runs += 1
-            total += known[shape] * steps
-            continue
+    target, timed, total = resolve_device(device), dict[Hashable, float](), 0.0
+    for config in todo.values():
+        train = config.train
+        shape = config.model, config.task.length, train.batch_size, train.precision
         if shape not in timed:
             _LOGGER.info("timing a model: %s", config.model)
             timed[shape] = _seconds_per_step(config, target)
-        total += _START_SECONDS + timed[shape] * steps
-    parts = [f"finished runs for {from_runs}"] if from_runs else []
-    parts += [f"{_STEPS} steps of each of {len(timed)} shapes"] if timed else []
+        total += _START_SECONDS + timed[shape] * train.steps
     path = folder.path.absolute()
     place = next(place for place in (path, *path.parents) if place.exists())
     return Estimate(
@@ -87,7 +68,7 @@ def estimate(
         seconds=total / max(1, min(workers, len(todo))),
         disk_bytes=sum(map(disk_bytes, todo.values())),
         free_bytes=shutil.disk_usage(place).free,
-        basis=", ".join(parts) or "nothing is left to do",
+        basis=f"{_STEPS} steps of each of {len(timed)} shapes",
     )
 
 
@@ -100,21 +81,6 @@ def disk_bytes(config: RunConfig) -> int:
     checkpoints = 1 + math.ceil(train.steps / train.checkpoint_every)
     lines = 1 + train.n_logged(train.steps)
     return config.model.n_parameters * (4 * checkpoints + 8) + lines * _LINE_BYTES + _REST_BYTES
-
-
-def _shape(row: TableRow) -> _Shape:
-    own = sorted(name for name in row if name.startswith(OF_MODEL))  # of the task's own network
-    return tuple((name, row[name]) for name in (*_DECIDING, *own) if row[name] is not None)
-
-
-def _known_rates(rows: Iterable[TableRow]) -> dict[_Shape, float]:
-    """Mean seconds a step of the runs that were done in one session, by shape."""
-    rates: dict[_Shape, list[float]] = defaultdict(list)
-    for row in rows:
-        if row["status"] == "done" and row["sessions"] == 1 and (row["seconds"] or 0) > 0:
-            steps = last_step(row["steps"], row["fitted_step"])
-            rates[_shape(row)].append(row["seconds"] / steps)
-    return {shape: mean(values) for shape, values in rates.items()}
 
 
 def _seconds_per_step(config: RunConfig, device: torch.device) -> float:
