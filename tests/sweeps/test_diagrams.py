@@ -268,7 +268,7 @@ def test_where_keeps_rows_and_reports_them() -> None:
     assert found.where == {"lr": (0.001,)}
     assert (found.left_out, len(found.runs)) == (4, 4)
     for twice in (["lr=1", "lr=2"], ["lr=1,"]):
-        with pytest.raises(ConfigError, match=r"(is given twice|empty value).* lr=VALUE,VALUE"):
+        with pytest.raises(ConfigError, match=r"given twice.* lr=VALUE,VALUE|not NAME=VALUE,VALUE"):
             named_values(twice)
     assert named_values(["a=1,2.5", "b=true", "c=null", "task=custom", "d = x y "]) == {
         "a": [1, 2.5], "b": [True], "c": [None], "task": ["custom"], "d": ["x y"],
@@ -304,7 +304,7 @@ def test_errors_name_the_problem(rows: list[TableRow], options: dict[str, Any], 
 
 @pytest.mark.parametrize("text", ["gamma", "=1", "gamma=", ""])
 def test_invalid_condition(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"is not NAME=VALUE; expected one like lr"):
+    with pytest.raises(ConfigError, match=r"is not NAME=VALUE,VALUE, such as"):
         named_values([text])
 
 

@@ -564,7 +564,7 @@ def test_axes_from_a_command_line() -> None:
 @pytest.mark.parametrize(
     ("start", "changes", "message"),
     [
-        ("tiny", ["gamma"], "'gamma' is not NAME=VALUE; expected one like gamma=0.3,0.5"),
+        ("tiny", ["gamma"], "'gamma' is not NAME=VALUE,VALUE, such as gamma=0.3,0.5"),
         ("tiny", ["gamma=0.3", "gamma=0.5"], "gamma is given twice"),
         ("tiny", ["gama=0.3,0.4"], r"no field is called 'gama' \(did you mean"),
         ("tinny", [], "no preset or sweep is called 'tinny'"),
@@ -572,7 +572,7 @@ def test_axes_from_a_command_line() -> None:
         ("tiny-decay", ["gamma=1"], r"gamma=1 changes a preset, .* edit .*tiny-decay.yaml"),
         ("nowhere.yaml", [], "cannot read .*nowhere.yaml"),
         ("nowhere.yaml", ["gamma=1"], "is a file; edit nowhere.yaml"),
-        ("tiny", ["gamma=0.3,"], "'gamma=0.3,' has an empty value"),
+        ("tiny", ["gamma=0.3,"], "'gamma=0.3,' is not NAME=VALUE,VALUE"),
         ("tiny", ["gamma=0.3,high"], "gamma is 'high'; expected a finite number"),
     ],
 )

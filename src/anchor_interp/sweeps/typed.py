@@ -15,20 +15,17 @@ from anchor_interp.runs.presets import RUNS
 from anchor_interp.sweeps.spec import SWEEPS, Loader, Sweep, parse_sweep, read_sweep
 
 
-def named_values(
-    texts: Iterable[str], *, such_as: str = "lr=0.001 or gamma=0.5,0.6"
-) -> dict[str, list[Any]]:
+def named_values(texts: Iterable[str]) -> dict[str, list[Any]]:
     """Read ``NAME=VALUE`` or ``NAME=VALUE,VALUE``; a value is written as in a sweep file."""
     values: dict[str, list[Any]] = {}
     for text in texts:
         name, _, listed = map(str.strip, text.partition("="))
-        if not name or not listed:
-            raise ConfigError(f"{shown(text)} is not NAME=VALUE; expected one like {such_as}")
+        parts = [part.strip() for part in listed.split(",")]
+        if not name or not all(parts):
+            raise ConfigError(f"{shown(text)} is not NAME=VALUE,VALUE, such as gamma=0.3,0.5")
         if name in values:
             raise ConfigError(f"{name} is given twice; give it once, as {name}=VALUE,VALUE")
-        if not all(map(str.strip, listed.split(","))):
-            raise ConfigError(f"{shown(text)} has an empty value; expected {name}=VALUE,VALUE")
-        values[name] = [_value(part.strip()) for part in listed.split(",")]
+        values[name] = list(map(_value, parts))
     return values
 
 
@@ -57,9 +54,8 @@ def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None)
             first = changes[0] if changes else "seeds"
             raise ConfigError(f"{first} changes a preset, and {start} is a file; edit {file}")
         return read_sweep(file)
-    if start not in RUNS:
-        check_name(start, [*RUNS, *SWEEPS], "no preset or sweep")
-    given = named_values(changes, such_as="gamma=0.3,0.5")
+    check_name(start, [*RUNS, *SWEEPS], "no preset or sweep")
+    given = named_values(changes)
     values = {name.replace("-", "_"): several for name, several in given.items()}
     own_seeds: Any = values.pop("seed", None)
     if own_seeds and seeds is not None:

@@ -14,7 +14,7 @@ import re
 import urllib.request
 from pathlib import Path
 
-from anchor_interp._util.errors import ConfigError, raising
+from anchor_interp._util.errors import ConfigError, StoreError, raising
 from anchor_interp._util.files import cache_folder, is_there, read_bytes, write_output
 from anchor_interp._util.schema import checked_path
 from anchor_interp.tasks.cogs_corpus import Row
@@ -43,23 +43,19 @@ def official_rows(name: str) -> list[Row]:
     "TV" becomes "tv", its name in logical forms. ConfigError if the file is not there, is another
     one, or cannot be fetched.
     """
-    folder = os.environ.get(FOLDER_VARIABLE)
-    path = _given(checked_path(folder, FOLDER_VARIABLE), name) if folder else _fetched(name)
-    data = read_bytes(path.resolve(), limit=_MOST_BYTES)
+    if folder := os.environ.get(FOLDER_VARIABLE):
+        path = checked_path(folder, FOLDER_VARIABLE) / f"{name}.tsv"
+        path = path if is_there(path) else path.with_suffix(".tsv.xz")
+    else:
+        path = _fetched(name)
+    advice = f"; put the files of COGS into the folder that {FOLDER_VARIABLE} names, or unset it"
+    with raising(ConfigError, "", advice, of=StoreError):
+        data = read_bytes(path.resolve(), limit=_MOST_BYTES)
     if path.suffix == ".xz":
         with raising(ConfigError, f"{path} is damaged: ", "; copy it again", of=lzma.LZMAError):
             data = lzma.LZMADecompressor().decompress(data, _MOST_BYTES)
     text = _verified(data, name, str(path)).decode()
     return [Row(*line.split("\t")) for line in re.sub(r"\bTV\b", "tv", text).splitlines()]
-
-
-def _given(folder: Path, name: str) -> Path:
-    """A file in a folder that the user names."""
-    plain, packed = folder / f"{name}.tsv", folder / f"{name}.tsv.xz"
-    if not is_there(plain) and not is_there(packed):
-        text = f"{FOLDER_VARIABLE} names {folder}, which has no {plain.name} and no {packed.name}"
-        raise ConfigError(f"{text}; put the files of COGS there, or unset it")
-    return plain if is_there(plain) else packed
 
 
 def _fetched(name: str) -> Path:

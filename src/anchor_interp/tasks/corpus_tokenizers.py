@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Int, Integer
 
 from anchor_interp._util import files
-from anchor_interp._util.errors import ConfigError, raising
+from anchor_interp._util.errors import ConfigError, StoreError, raising
 from anchor_interp._util.schema import checked_path
 
 END = "<|endoftext|>"
@@ -82,10 +82,10 @@ def fingerprint(name: str) -> str:
     if name in ("bytes", "bpe"):
         return name
     path = checked_path(name, "task.tokenizer")
-    if not path.is_file():
-        expected = "expected 'bytes', 'bpe' or a tokenizer.json"
-        raise ConfigError(f"task.tokenizer is {str(path)!r}, not a file; {expected}")
-    return hashlib.sha256(files.read_bytes(path.resolve(), limit=_MOST_BYTES)).hexdigest()
+    expected = "; expected 'bytes', 'bpe' or a tokenizer.json"
+    with raising(ConfigError, "task.tokenizer: ", expected, of=StoreError):
+        data = files.read_bytes(path.resolve(), limit=_MOST_BYTES)
+    return hashlib.sha256(data).hexdigest()
 
 
 def read_tokenizer(path: Path, vocabulary: int) -> Tokenizer:
