@@ -63,12 +63,8 @@ class RayEngine:
         # print nothing about dead workers, report nothing about the use
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        with raising(
-            ConfigError,
-            "the engine ray needs: pip install 'anchor-interp[ray]' (",
-            ")",
-            of=ImportError,
-        ):
+        advice = "; pip install 'anchor-interp[ray]'"
+        with raising(ConfigError, "the engine ray is not installed: ", advice, of=ImportError):
             ray = importlib.import_module("ray")
         _check_answers(self.address)
         meters = Meters(folder.absolute(), progress, every=_REPORT_SECONDS)
