@@ -28,7 +28,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded
 from anchor_interp.tasks.corpus_tokenizers import BYTES
 from anchor_interp.tasks.corpus_tokens import CorpusSpec, CorpusTokens, Part, corpus_tokens
-from anchor_interp.tasks.examples import Dataset, Split, SplitRole
+from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.hashing import shuffled_rows
 from anchor_interp.tasks.task import Task
 
@@ -84,16 +84,12 @@ class Corpus(Task):
     @property
     def splits(self) -> tuple[Split, ...]:
         """``train``, ``held-out`` and, unless both kinds are trained on, the other kind."""
-        other = {"code": "prose", "prose": "code"}.get(self.part)
-        named: tuple[tuple[str, SplitRole, str | None], ...] = (
-            ("train", "train", "train"), ("held-out", "id", "held-out"), ("other", "ood", other)
-        )  # fmt: skip
-        sets = self._tokens.sets
-        return tuple(
-            Split(name, role, len(self._windows(of)))
-            for of, role, name in named
-            if name is not None and (role != "ood" or len(sets.get(of, ())) > self.length)
-        )
+        train, held_out = (len(self._windows(name)) for name in ("train", "held-out"))
+        both = (Split("train", "train", train), Split("held-out", "id", held_out))
+        if len(self._tokens.sets.get("other", ())) <= self.length:
+            return both
+        other = {"code": "prose", "prose": "code"}[self.part]
+        return (*both, Split(other, "ood", len(self._windows("other"))))
 
     def _windows(self, of: str) -> Windows:
         """All windows of a set, without copying it."""

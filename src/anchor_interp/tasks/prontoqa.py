@@ -144,10 +144,7 @@ class Prontoqa(Task):
         return {"subject that occurs more often": np.array([a == b for a, b in pairs], bool)}
 
 
-TASKS: dict[str, Prontoqa] = {
-    "prontoqa-faithful": Prontoqa(distribution="faithful"),
-    "prontoqa-balanced": Prontoqa(distribution="balanced"),
-}
+TASKS = {f"prontoqa-{name}": Prontoqa(distribution=name) for name in ("faithful", "balanced")}
 """The named tasks."""
 
 
