@@ -446,16 +446,16 @@ def test_page_in_a_browser(browser: Any, written: list[Path], width: int, scheme
 
     # Tab stops once in each figure; arrow keys move on from there
     figures = shown.locator(".diagrams figure")
-    assert shown.locator(".cell[tabindex='0']").count() == figures.count() == 8
+    assert shown.locator(".cell[tabindex='0']").count() == figures.count() == 7
     shown.locator(".ood-accuracy .cell[tabindex='0']").focus()
     shown.keyboard.press("ArrowRight")
     shown.keyboard.press("ArrowUp")
     focused = shown.evaluate("document.activeElement.getAttribute('aria-label')")
     assert " 0.4, weight decay 0.01: 2 composite, 1 symmetric" in focused
     shown.keyboard.press("Enter")
-    assert shown.locator(".cell.picked").count() == 8  # the same cell in every figure
+    assert shown.locator(".cell.picked").count() == 7  # the same cell in every figure
     assert shown.locator("#run-table tr.picked").count() == 3
-    assert shown.locator(".cell[aria-pressed='true']").count() == 8
+    assert shown.locator(".cell[aria-pressed='true']").count() == 7
     shown.locator("input[name=picked]").check()
     assert rows.count() == 3
     assert shown.locator("output").inner_text() == "3 of 48 runs"
@@ -499,7 +499,7 @@ def test_touch_and_a_page_without_its_script(browser: Any, written: list[Path]) 
     context = browser.new_context(java_script_enabled=False)
     shown = context.new_page()
     shown.goto(written[0].as_uri())
-    assert shown.locator(".picture svg").count() == 8
+    assert shown.locator(".picture svg").count() == 7
     assert not shown.locator(".filters").is_visible()
     context.close()
 

@@ -207,7 +207,8 @@ def _yaml(sweep: Sweep) -> str:
     plain = to_plain(sweep)
     text: str = yaml.safe_dump(plain, sort_keys=False, width=100, default_flow_style=None)
     if len(text) > MAX_BYTES:
-        raise ConfigError(f"spec.yaml would exceed {MAX_BYTES:,} bytes; give each part a folder")
+        text = f"spec.yaml would exceed {MAX_BYTES:,} bytes"
+        raise ConfigError(f"{text}; give each part its own folder")
     return text
 
 
