@@ -282,7 +282,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     ),
     (
         lambda: given(mask_first_anchor, tiny_model(), [[1]]),
-        "'first' is not a place; the examples have last",
+        "no place of the examples is called 'first'; known: last",
     ),
     (
         lambda: given(mask_second_anchor, tiny_model(), [1]),
@@ -338,7 +338,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     ),
     (
         lambda: given(exchange_label, Examples(ROWS), Examples(ROWS), "colour", lambda a, _b: a),
-        "'colour' is not a label; the examples have none",
+        "no label of the examples is called 'colour'; known: ",
     ),
     (lambda: given(mask_position, tiny_model(), Examples(ROWS), 9), "position is 9 in row 0"),
     (

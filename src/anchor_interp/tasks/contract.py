@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked, shown, suggestion
+from anchor_interp._util.schema import check_name, checked, shown
 from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.task import Task
 
@@ -100,7 +100,5 @@ def draw_baselines(task: Task, examples: Dataset) -> dict[str, float]:
 def find_split(task: Task, name: str) -> Split:
     """A task's split by its name; ConfigError if there is none."""
     splits = {split.name: split for split in task.splits}
-    if name not in splits:
-        close = f"{suggestion(name, splits)}; known: {', '.join(splits)}"
-        raise ConfigError(f"the task {task.kind} has no split {shown(name)}{close}")
+    check_name(name, splits, f"no split of the task {task.kind}")
     return splits[name]

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int, Int64, Integer
 
 from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp._util.readable import Readable
-from anchor_interp._util.schema import shown, suggestion
+from anchor_interp._util.schema import check_name, shown
 
 if TYPE_CHECKING:
     import torch
@@ -179,9 +179,7 @@ class Examples(Readable):
         if not isinstance(where, str):
             return self._columns(where, "position")
         named = {**self.places, "last": self.at}
-        if where not in named:
-            known = f"the examples have {', '.join(named)}"
-            raise ConfigError(f"{where!r} is not a place{suggestion(where, named)}; {known}")
+        check_name(where, named, "no place of the examples")
         return named[where]
 
     @functools.cached_property

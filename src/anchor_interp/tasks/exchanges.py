@@ -9,7 +9,7 @@ from jaxtyping import Int64
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
-from anchor_interp._util.schema import suggestion
+from anchor_interp._util.schema import check_name
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.examples import Examples, Integers, as_integers, check_aligned
 from anchor_interp.tasks.functions import Pair
@@ -86,10 +86,7 @@ def exchange_label(
     base, source = as_examples(base), as_examples(source)
     check_aligned(base=base, source=source)
     for examples in (base, source):
-        if label not in examples.labels:
-            known = ", ".join(examples.labels) or "none"
-            close = suggestion(label, examples.labels)
-            raise ConfigError(f"{label!r} is not a label{close}; the examples have {known}")
+        check_name(label, examples.labels, "no label of the examples")
         computed = _answers(answer(examples.labels), "answer", len(examples))
         wrong = np.flatnonzero(examples.answers != computed)
         if len(wrong):
