@@ -179,9 +179,8 @@ def test_a_token_without_a_word_is_spelled_as_its_number() -> None:
 
 
 def test_an_unknown_split_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(
-        ConfigError, match=r"no split of the task scan is called 'odd'.*known: train, id, ood"
-    ):
+    message = r"no split of the task scan is called 'odd'.*known: train, id, ood"
+    with pytest.raises(ConfigError, match=message):
         draw_examples(Scan(), "odd", 1, seed=0)
     whole = NAMED_TASKS["reasoning-complexity-0"]  # no pair is unseen
     with pytest.raises(ConfigError, match="is called 'ood'"):
