@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Int64, Integer
+from jaxtyping import Int64
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
@@ -178,19 +178,15 @@ def predict(model: HookedTransformer, tokens: Inputs) -> Int64[np.ndarray, " n"]
     return np.concatenate(answers)
 
 
-def accuracy(
-    model: HookedTransformer, tokens: Inputs, targets: Integer[np.ndarray, " n"] | None = None
-) -> float:
-    """Share of sequences answered with their target; Sequences have their own."""
-    if targets is None:
-        targets = checked(tokens, Sequences, "tokens without targets").targets
-    return float((predict(model, tokens) == targets).mean())
+def accuracy(model: HookedTransformer, sequences: Sequences) -> float:
+    """Share of sequences that are answered with their target."""
+    return float((predict(model, sequences) == sequences.targets).mean())
 
 
 def training_accuracy(model: HookedTransformer, training: Dataset) -> float:
     """Accuracy on the first 10,000 training sequences of an anchor task."""
     some = training.rows(slice(_MOST_TRAINING))
-    return accuracy(model, some.inputs, some.last)
+    return float((predict(model, some.inputs) == some.last).mean())
 
 
 def own_training(task: Task, training: Training) -> Dataset | None:
