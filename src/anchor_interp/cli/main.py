@@ -71,7 +71,7 @@ def _drop_unwritten_output() -> None:
 def command_line(arguments: Sequence[str] = ("train",)) -> App:
     """The parser of all commands. ``train --preset`` in ``arguments`` sets the flags' defaults."""
     import_further_tasks()  # first: their presets are among the choices
-    from anchor_interp.cli import effects, inside, runs, sweeps
+    from anchor_interp.cli import inside, runs, sweeps
     from anchor_interp.cli.quickstart import quickstart
 
     app = App(
@@ -90,8 +90,7 @@ def command_line(arguments: Sequence[str] = ("train",)) -> App:
     commands: list[Callable[..., int | None]] = [
         quickstart, runs.train_with_flags(arguments[1:]) if is_train else runs.train,
         runs.evaluate, runs.export, runs.report, inside.analyze, inside.verdict,
-        sweeps.sweep, sweeps.status, sweeps.table, sweeps.diagram,
-        effects.effect,
+        sweeps.sweep, sweeps.status, sweeps.table, sweeps.diagram, sweeps.effect,
         runs.presets, doctor, completion,
     ]  # fmt: skip
     for place, command in enumerate(commands):
