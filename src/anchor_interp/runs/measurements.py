@@ -221,10 +221,10 @@ def _measure(run: "Run", measure: Measure, stopped: "StopRequest") -> None:
 def _value(folder: RunFolder, entries: list[Row], measure: Measure, step: int) -> Any | None:
     """The value among the entries that is of this measure, step and weights."""
     about = _about(measure, step)
-    entry = next((entry for entry in entries if _has(entry, about)), None)
-    if entry is None or entry.get("weights") != folder.weights_digest(step):
-        return None
-    return entry.get("value")
+    for entry in entries:
+        if _has(entry, about) and entry.get("weights") == folder.weights_digest(step):
+            return entry.get("value")
+    return None
 
 
 def _about(measure: Measure, step: int) -> Row:
