@@ -146,8 +146,7 @@ def test_several_processes_refuse_a_sweep(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("value", ["", "0", "many"])
 def test_no_number_of_processes_is_one(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("WORLD_SIZE", value)
-    with processes(preset("tiny"), "cpu") as found:
-        assert found == (distributed.ALONE, "cpu")
+    assert processes(preset("tiny"), "cpu") == (distributed.ALONE, "cpu")
 
 
 def test_a_corpus_is_read_before_processes_wait_for_each_other(

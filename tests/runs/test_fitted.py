@@ -162,11 +162,8 @@ def test_a_batch_ends_each_of_its_runs_by_itself(tmp_path: Path, whole: Run) -> 
 
 def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with (
-        pytest.raises(ConfigError, match=r"2 processes were started .*until_accuracy is 0\.05"),
-        processes(config(), "cpu"),
-    ):
-        pass
+    with pytest.raises(ConfigError, match=r"2 processes were started .*until_accuracy is 0\.05"):
+        processes(config(), "cpu")
 
 
 def test_a_table_tells_where_it_was_fitted_and_the_best_along_training(

@@ -228,7 +228,7 @@ def test_total_decay_is_the_sum_over_the_schedule(changes: dict[str, Any]) -> No
 @pytest.mark.parametrize(("changes", "message"), [
     ({"branch_step": 10}, "branch_step is 10 and branch_lr, branch_weight_decay are"),
     ({"branch_lr": 1e-4}, "branch_step is None"),
-    ({"branch_step": 100, "branch_lr": 1e-4}, r"branch_step is 100; expected less than steps"),
+    ({"branch_step": 100, "branch_lr": 1e-4}, "branch_step is 100; expected at most steps - 1"),
     ({"branch_step": 10, "branch_weight_decay": 999.0, "lr": 0.01},
      r"branch_weight_decay is 999; expected at most 1 / branch_lr"),
     ({"branch_step": 3, "branch_lr": 1e-6, "lr_start": 1e-5}, r"lr_start is 1e-05; .*branch_lr"),

@@ -125,9 +125,8 @@ def is_follower() -> bool:
     return os.environ.get("RANK", "0") != "0"
 
 
-@contextlib.contextmanager
-def processes(config: RunConfig, device: str) -> Iterator[tuple[Processes, str]]:
-    """The processes of this training and the device of this one, inside the block.
+def processes(config: RunConfig, device: str) -> tuple[Processes, str]:
+    """The processes of this training and the device of this one.
 
     Without accelerate it is alone, on the device that was asked for.
 
@@ -137,8 +136,7 @@ def processes(config: RunConfig, device: str) -> Iterator[tuple[Processes, str]]
     """
     size, train = launched(), config.train
     if size <= 1:
-        yield ALONE, device
-        return
+        return ALONE, device
     goal, few = train.until_accuracy, train.batch_size < size
     for is_so, reason in (
         (config.task.network is not None, f"the task {config.task.kind} has its own network"),
@@ -160,7 +158,7 @@ def processes(config: RunConfig, device: str) -> Iterator[tuple[Processes, str]]
     if device not in ("auto", state.device.type):
         expected = f"expected auto or {state.device.type}, where these processes work together"
         raise ConfigError(f"device is {device!r}; {expected}")
-    yield Processes(state.process_index, state.num_processes), str(state.device)
+    return Processes(state.process_index, state.num_processes), str(state.device)
 
 
 @functools.cache

@@ -59,24 +59,24 @@ def train(
     checked(config, RunConfig, "config")
     check_tracker(track)
     path = checked_path(out, "out")
-    with processes(config, device) as (group, device):
-        target = environment.resolve_device(device)
-        check_training_fits(config, target)
-        if threads is None and target.type == "cpu" and config.model.width < _NARROW:
-            threads = 1
-        with (
-            environment.stop_signals() as stopped,
-            environment.limited_threads(threads),
-            torch.inference_mode(False),
-            torch.enable_grad(),
-            explained("training", memory_advice(config)),
-        ):
-            if group.rank == 0:
-                _lead(config, path, target, group, stopped, quiet, track)
-            else:
-                _follow(config, target, group, stopped)
-        group.wait()
-        return load(path, device=device)
+    group, device = processes(config, device)
+    target = environment.resolve_device(device)
+    check_training_fits(config, target)
+    if threads is None and target.type == "cpu" and config.model.width < _NARROW:
+        threads = 1
+    with (
+        environment.stop_signals() as stopped,
+        environment.limited_threads(threads),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        explained("training", memory_advice(config)),
+    ):
+        if group.rank == 0:
+            _lead(config, path, target, group, stopped, quiet, track)
+        else:
+            _follow(config, target, group, stopped)
+    group.wait()
+    return load(path, device=device)
 
 
 def _lead(
