@@ -42,14 +42,11 @@ _LONGEST_NAME = 100  # characters of a name that are compared with known ones
 
 
 class Bounds(TypedDict, total=False):
-    """The bounds of a number; None means unbounded."""
+    """The smallest and the largest value allowed, and one that is too small; None for no bound."""
 
     low: float | None
-    """The smallest value allowed."""
     high: float | None
-    """The largest value allowed."""
     above: float | None
-    """The value must be strictly greater than this."""
 
 
 def bounded(default: Any, *, since: int = 1, **bounds: Unpack[Bounds]) -> Any:
@@ -65,14 +62,8 @@ def check_fields(config: Any, owner: str = "") -> None:
     """Validate every field of a frozen dataclass; call it from ``__post_init__``.
 
     Integers in float fields become floats and lists become tuples, so equal configurations have
-    equal text. A field named ``schema`` must be at its default.
-
-    Args:
-        config: the dataclass.
-        owner: what messages call it: ``train`` gives ``train.lr is 0``.
-
-    Raises:
-        ConfigError: names the field, the value found and what is allowed.
+    equal text. A field named ``schema`` must be at its default. Else ConfigError names the field
+    (after its ``owner``, as ``train.lr``), the value found and what is allowed.
     """
     for field, hint in _typed_fields(config.__class__).values():
         where = _member(owner, field.name)
