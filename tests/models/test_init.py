@@ -10,7 +10,6 @@ import pytest
 import torch
 from small_models import LAYOUTS
 
-from anchor_interp._util.errors import ConfigError
 from anchor_interp.models.init import gamma_std
 from anchor_interp.models.networks import build_network
 from anchor_interp.models.shapes import (
@@ -162,8 +161,3 @@ def test_building_leaves_global_generators_alone() -> None:
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1] == random.getstate()
     assert np.array_equal(before[2][1], np.random.get_state()[1])  # type: ignore[index]  # noqa: NPY002
-
-
-def test_an_unknown_parameter_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no initialisation .*'blocks\.0\.x\.W_Z'"):
-        gamma_std("blocks.0.x.W_Z", SHAPE, InitConfig())
