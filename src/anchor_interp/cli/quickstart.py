@@ -78,7 +78,7 @@ def train_phases(
         letter: answer_map(run, pairs=run.config.anchor_task.unseen[-1:])
         for letter, run in zip(LETTERS, runs.values(), strict=True)
     }
-    save(answer_maps(maps, columns=1, width=6.0), out / "answers.png")
+    save(answer_maps(maps, columns=1, width=4.0), out / "answers.png")
     write_report(gather([out / name for name in configs]), out / "report.html")
     return runs
 
