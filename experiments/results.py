@@ -38,10 +38,11 @@ from ledger_text import (
     known_table,
     registered_table,
 )
-from measured import table
-from papers import page
+from measured import spread, table
+from papers import page, wide
 from papers.claims import PHASE_2, RANDOM
 from papers.detection import detection
+from papers.effects import grouped
 from papers.page import Ledger
 from papers.rows import Row
 from papers.studies import STUDIES
@@ -233,6 +234,19 @@ def routes_table(_: Ledger) -> str:
     return table(["layout", *by[1:], "runs", *numbers], lines)
 
 
+def figure2_table(_: Ledger) -> str:
+    """What the runs at the paper's width answer to (4, 3), a line a depth and gamma."""
+    shown = ("best_ood", "best_symmetric", "best_id", "end_ood", "end_symmetric")
+    lines = []
+    for (depth, gamma), rows in grouped(_tables().get(wide.STUDY, []), wide.CELL).items():
+        counts = (len(rows), sum(row["rates"] for row in rows), sum(row["fitted"] for row in rows))
+        values = ([row[name] for row in rows if row[name] is not None] for name in shown)
+        shares = [spread(of) for of in values]
+        lines.append([str(depth), f"{gamma:g}", *map(str, counts), *shares])
+    heads = ("rule, best", "symmetric, best", "ID, best", "rule, end", "symmetric, end")
+    return table(["layers", "gamma", "seeds", "runs", "fitted", *heads], lines)
+
+
 MADE: Mapping[str, Callable[[Ledger], str]] = {
     "counts": counts,
     "claims": claims_table,
@@ -245,6 +259,7 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
     "disagreements": lambda ledger: disagreements_table(ledger.verdict),
     "studies": studies_table,
     "noise": noise_table,
+    "figure2": figure2_table,
     "corners": lambda _: corners_table(TABLES),
     "concepts": lambda _: concepts_table(TABLES),
     "language": lambda _: language_table(TABLES),

@@ -166,7 +166,8 @@ def _claim(name: str, said: Mapping[str, Any]) -> Claim:
     words = {key: value for key, value in said.items() if key not in _WORDS}
     if words.pop("registered", False):
         before = {k: v for k, v in REGISTERED[name].items() if k not in (*_WORDS, *_PLANNED)}
-        words |= before | {"ours": REGISTERED[name]["by"] == "ours"}
+        said_before = REGISTERED[name]
+        words |= before | {"ours": said_before["by"] == "ours", "planned": said_before["n"]}
     known, source = words.pop("known", ()), words.pop("figure")
     minimum = words.pop("least") if "least" in words else math.log(words.pop("ratio", 1.0))
     studies = tuple(said["studies"])

@@ -19,7 +19,7 @@ from .effects import grouped
 from .rows import Row, Rows
 
 STUDY = "figure2-wide"
-_CELL = ("n_layers", "gamma", "seed")
+CELL = ("n_layers", "gamma")
 _FITTED = 0.99  # training accuracy, twice
 _LIMIT = 1 << 28
 
@@ -48,7 +48,7 @@ def _numbers(line: Mapping[str, str]) -> Row:
 def witnesses(rows: Rows) -> list[Row]:
     """One row for each depth, gamma and seed."""
     found = []
-    for (depth, gamma, seed), mine in grouped(rows, _CELL).items():
+    for (depth, gamma, seed), mine in grouped(rows, (*CELL, "seed")).items():
         runs = [_run(curve) for curve in grouped(mine, ("run_id",)).values()]
         fitted = [run for run in runs if run["fitted"]]
         row: Row = {
@@ -93,5 +93,5 @@ def _run(curve: Sequence[Row]) -> dict[str, Any]:
 
 def outside_zone(rows: Rows) -> list[Row]:
     """The rows without the shaded zone: cells whose best ID accuracy is below 0.9 on average."""
-    cells = grouped(rows, ("n_layers", "gamma")).values()
+    cells = grouped(rows, CELL).values()
     return [row for cell in cells if mean(row["best_id"] for row in cell) >= 0.9 for row in cell]

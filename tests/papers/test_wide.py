@@ -75,6 +75,16 @@ def test_the_claims_follow_the_curves() -> None:
     assert turned["fig2-inferential"].verdict == turned["fig2-symmetric"].verdict == "reversed"
 
 
+def test_fewer_than_half_of_the_planned_runs_answer_nothing() -> None:
+    rows = [row for row in study() if row["n_layers"] == 2 and row["gamma"] < 0.9]
+    judged = judge(Family(OWN), {wide.STUDY: wide.witnesses(rows)})
+    found = judged["fig2-inferential"]
+    assert (found.verdict, found.reason) == (
+        "not answerable here", "12 of 30 planned runs are there",
+    )  # fmt: skip
+    assert judged["fig2-rule-first"].verdict == "not answerable here"  # 9 of 24
+
+
 def test_depths_that_disagree_are_mixed() -> None:
     deep = [row for row in study(turned=True) if row["n_layers"] == 3]
     rows = [row for row in study() if row["n_layers"] == 2] + deep
