@@ -18,9 +18,8 @@ from anchor_interp.interventions.subject import Subject
 
 def test_a_subject_holds_what_it_was_given() -> None:
     model, sequences = small_exact("symmetric", "post"), ai.sample(FEW_KEYS, "train", 5, seed=0)
-    subject = Subject(model, FEW_KEYS, examples=sequences, training=sequences, seed=3)
+    subject = Subject(model, FEW_KEYS, training=sequences, seed=3)
     assert subject.anchor_task is FEW_KEYS
-    assert torch.equal(subject.rows, sequences.tensor)
     assert subject.trained_on is not None
     assert np.array_equal(subject.trained_on.last, sequences.targets)
 
@@ -47,7 +46,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"task": replace(FEW_KEYS, length=12)}, "the task needs"),
     ({"seed": -1}, "seed is -1; expected at least 0"),
     ({"training": ai.sample(FEW_KEYS, "train", 0, seed=0)}, "training holds sequences of shape"),
-    ({"examples": np.full((2, 9), 500)}, "tokens run from 500 to 500"),
+    ({"examples": ai.Examples(np.full((2, 9), 500))}, "tokens run from 500 to 500"),
 ]
 
 
@@ -64,8 +63,6 @@ def test_what_an_analysis_lacks_is_asked_for() -> None:
     subject = Subject(random_model())
     with pytest.raises(ai.ConfigError, match="needs the model's anchor task"):
         _ = subject.anchor_task
-    with pytest.raises(ai.ConfigError, match="needs examples"):
-        _ = subject.rows
 
 
 ANALYSES: list[tuple[Callable[..., Any], dict[str, Any]]] = [

@@ -12,7 +12,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import HookedTransformer, Inputs, device
+from anchor_interp.models.transformer import HookedTransformer, Inputs, device, finite_rows
 from anchor_interp.runs.evaluation import EVALUATION_SEED, predict
 from anchor_interp.tasks.contract import draw_examples, find_split
 from anchor_interp.tasks.examples import Examples
@@ -161,7 +161,7 @@ def attention_patterns(
         ConfigError: no sequences, tokens, words or roles that do not fit, or weights that are not
             finite.
     """
-    tokens = Subject(model, examples=sequences).rows.cpu().numpy()
+    tokens = finite_rows(model, sequences).cpu().numpy()
     if not len(tokens):
         raise ConfigError("there are no sequences; expected at least one")
     length = tokens.shape[1]

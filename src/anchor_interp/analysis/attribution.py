@@ -28,10 +28,9 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import check_answers
-from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.finite import at_least_float32
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import HookedTransformer, Inputs, layout
+from anchor_interp.models.transformer import HookedTransformer, Inputs, finite_rows, layout
 from anchor_interp.tasks.examples import Examples, as_integers
 
 _CENTRED = {"LN": True, "LNPre": True, "RMS": False, "RMSPre": False}  # whether the mean goes
@@ -91,7 +90,7 @@ def logit_lens(model: HookedTransformer, tokens: Inputs) -> LogitLens:
 
     Raises ConfigError if the model does more after its last stream or a weight is not finite.
     """
-    rows = Subject(model, examples=tokens).rows
+    rows = finite_rows(model, tokens)
     has_mid = not (model.cfg.attn_only or model.cfg.parallel_attn_mlp)
     names = {"0_pre": "blocks.0.hook_resid_pre"}
     for layer in range(model.cfg.n_layers):
@@ -120,7 +119,7 @@ def attribute_logits(
         ConfigError: no token indices, an answer that is not an output token, or a model (or hook)
             whose logits are not the sum of these components, or weights that are not finite.
     """
-    rows = Subject(model, examples=tokens).rows
+    rows = finite_rows(model, tokens)
     n, d_vocab = len(rows), model.cfg.d_vocab_out
     if answers is None:
         both = (tokens.answers, tokens.wrong) if isinstance(tokens, Examples) else ()

@@ -315,8 +315,8 @@ def compare_circuit(
     if of_edges and "key" in circuit.roles and bench.model.cfg.n_layers > 1:
         length, position = len(circuit.roles), circuit.roles.index("key")
         for route in ROUTES.values():
-            own = route_circuit(bench.model, route, length=length, position=position)
-            routes.append((f"{route.name} route", bench.reachable & own.edges))
+            wired = route_circuit(bench.model, route, length=length, position=position)
+            routes.append((f"{route.name} route", bench.reachable & wired.edges))
     random = np.zeros((n_random, *inside.shape), np.bool_)
     indices, alone = single_parts(bench.reachable, circuit.parts)
     for drawn in random:

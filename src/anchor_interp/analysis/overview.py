@@ -167,7 +167,7 @@ def _analyze(
     ends = deadline(max_seconds)
     mechanism = on_examples = None
     left_out = ["everything but the complexity: the model has no anchor task and no examples"]
-    examples = subject.examples if isinstance(subject.examples, Examples) else None
+    examples = subject.examples
     if subject.task is not None or examples is not None:
         n_parts = _N_PARTS if examples is None else _N_ON_EXAMPLES
         with reporting_one(f"analyze {name}", n_parts, quiet=quiet) as progress:

@@ -58,7 +58,7 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
     def checking(name: str, edit: Edit) -> Callable[..., Tensor]:
         def hook(activation: Tensor, **_: Any) -> Tensor:  # TransformerLens names the hook point
             fired.add(name)
-            edited: Any = edit(activation)
+            edited = edit(activation)
             returned, expected = _kind(edited), _kind(activation)
             if returned != expected:
                 raise HookError(f"the edit of {name} returned {returned}; expected {expected}")

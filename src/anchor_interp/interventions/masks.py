@@ -128,15 +128,18 @@ def token_edges(
     examples = as_examples(inputs)
     if isinstance(positions, Tensor):
         positions = positions.detach().cpu().numpy()
-    marked = isinstance(positions, np.ndarray) and positions.dtype == np.bool_
-    hidden = positions if marked else position_mask(examples, positions)
+    hidden: Bool[np.ndarray, "n pos"]
+    if isinstance(positions, np.ndarray) and positions.dtype == np.bool_:
+        hidden = positions
+    else:
+        hidden = position_mask(examples, positions)
     if hidden.shape != examples.tokens.shape:
         raise ConfigError(f"positions is {hidden.shape}; expected {examples.tokens.shape}")
     read = position_mask(examples, "last")
     bare = (hidden & read).any(1)
     if bare.any():
         kept = f"leave these out: examples[examples.positions({shown(positions)}) < examples.at]"
-        kept = "hide positions before it" if marked or hidden.all() else kept
+        kept = "hide positions before it" if hidden is positions or hidden.all() else kept
         where = f"where the answer is read, in {bare.sum()} of {len(bare)} examples"
         raise ConfigError(f"no attention mask hides {shown(positions)} {where}; {kept}")
     away = np.tri(hidden.shape[1], k=-1, dtype=np.bool_)  # [query, key]: the key is earlier

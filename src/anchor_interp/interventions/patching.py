@@ -217,7 +217,7 @@ def path_patch(
     those of :func:`patch`, with ``connections`` in place of its sites.
     """
     twins = Twins(model, clean, corrupted, metric, direction, batch_size)
-    connections = checked(connections, tuple[Connection, ...], "connections")
+    connections = tuple(checked(connections, tuple[Connection, ...], "connections"))
     senders = tuple(dict.fromkeys(each.sender for each in connections))
     check_sites(model, [*senders, *(site for each in connections for site in each.receiving)])
     kinds = ["attn.hook_z"] + ["hook_mlp_out"] * (not model.cfg.attn_only)

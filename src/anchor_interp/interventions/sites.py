@@ -153,13 +153,16 @@ def site_mask(site: Site, examples: Examples, shape: Sequence[int]) -> Bool[Tens
 
 def position_mask(examples: Examples, position: Position | Integers) -> Bool[np.ndarray, "n pos"]:
     """Where a position, or one of each example, lies."""
-    if isinstance(position, str) and position == "all":
-        return np.ones(examples.tokens.shape, np.bool_)
+    chosen: Bool[np.ndarray, "n pos"]
     column = np.arange(examples.tokens.shape[1])
-    if isinstance(position, str) and position == "noise":
+    if isinstance(position, str) and position == "all":
+        chosen = np.ones(examples.tokens.shape, np.bool_)
+    elif isinstance(position, str) and position == "noise":
         named = [column == where[:, None] for where in (examples.at, *examples.places.values())]
-        return examples.inside & ~np.logical_or.reduce(named)
-    return column == examples.positions(position)[:, None]
+        chosen = examples.inside & ~np.logical_or.reduce(named)
+    else:
+        chosen = column == examples.positions(position)[:, None]
+    return chosen
 
 
 def _n_heads(model: HookedTransformer, name: Activation) -> int:

@@ -8,24 +8,15 @@ such as ``route_scores(model, task)`` makes one, or takes one as its model
 from dataclasses import dataclass
 from functools import cached_property
 
-from jaxtyping import Int
-from torch import Tensor
-
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.models.finite import check_weights
 from anchor_interp.models.networks import as_transformer
-from anchor_interp.models.transformer import (
-    HookedTransformer,
-    Inputs,
-    check_fits,
-    check_model,
-    token_rows,
-)
+from anchor_interp.models.transformer import HookedTransformer, check_fits, check_model, token_rows
 from anchor_interp.runs.evaluation import Training, own_training
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.examples import Dataset
+from anchor_interp.tasks.examples import Dataset, Examples
 
 MOST_SEED = (1 << 63) - 1
 
@@ -42,8 +33,8 @@ class Subject:
     model: HookedTransformer
     task: AnchorTask | None = None
     """The anchor task that the model was trained on."""
-    examples: Inputs | None = None
-    """Sequences or token indices to look at."""
+    examples: Examples | None = None
+    """What to look at without anchors."""
     training: Training = None
     """The sequences that the model was trained on."""
     initial: HookedTransformer | None = None
@@ -59,7 +50,7 @@ class Subject:
         checked(self.seed, int, "seed", low=0, high=MOST_SEED)
         _ = self.trained_on
         if self.examples is not None:
-            _ = self.rows
+            token_rows(self.model, self.examples)
 
     @classmethod
     def of_run(cls, run: Run, *, seed: int = 0) -> "Subject":
@@ -79,13 +70,6 @@ class Subject:
         if self.task is None:
             raise ConfigError("this analysis needs the model's anchor task; give it")
         return self.task
-
-    @cached_property
-    def rows(self) -> Int[Tensor, "batch pos"]:
-        """The tokens of the examples, on the model's device."""
-        if self.examples is None:
-            raise ConfigError("this analysis needs examples; give sequences or token indices")
-        return token_rows(self.model, self.examples)
 
     @cached_property
     def trained_on(self) -> Dataset | None:
