@@ -11,7 +11,7 @@ import torch
 
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, StoreError, raising
-from anchor_interp._util.files import is_there, output_file
+from anchor_interp._util.files import is_there
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, checked_path, from_dict
 from anchor_interp.models.decoding import generate
@@ -208,9 +208,8 @@ class Run(Readable):
 
     def export(self, path: str | Path) -> Path:
         """Write this checkpoint's weights as one file (:mod:`anchor_interp.runs.export`)."""
-        model, out = self.transformer, checked_path(path, "path")
-        output_file(out)
-        save_weights(model, out, self.config, step=self.step)
+        out = checked_path(path, "path")
+        save_weights(self.transformer, out, self.config, step=self.step)
         return out
 
 
