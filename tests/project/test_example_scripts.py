@@ -80,7 +80,9 @@ def test_the_script_trains_and_a_command_reports(tmp_path: Path) -> None:
     unknown = done(*report)
     assert unknown.returncode == 2
     known = "addition, cogs, corpus, prontoqa, scan"
-    assert f"task.kind is 'reverse'; known: {known}; import the module of your own" in unknown.stderr
+    assert (
+        f"task.kind is 'reverse'; known: {known}; import the module of your own" in unknown.stderr
+    )
     assert done(*report, ANCHOR_INTERP_TASKS=str(FILE)).returncode == 0
     assert "Write a word backwards" in page.read_text(encoding="utf-8")
 
