@@ -41,13 +41,13 @@ def test_a_field_of_a_task_is_a_number_or_a_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "message"), [
     ("", "lacks the column"),
     *((table_text(**{name: None}), f"lacks the column {name}") for name in [*A_ROW][:-1]),
-    (table_text(censored="perhaps"), "censored holds no bool"),
+    (table_text(censored="perhaps"), "conversion error to bool: invalid value 'perhaps'"),
     (table_text()[:-5] + "\n", "Expected 16 columns, got 15"),
-    (table_text(seed="many"), "seed holds no int64: Failed to parse string: 'many'"),
+    (table_text(seed="many"), "conversion error to int64: invalid value 'many'"),
     (table_text()[:-1] + ",2\n", "Expected 16 columns, got 17"),
     (table_text().replace("\n", ",seed\n", 1)[:-1] + ",2\n", "the column seed twice"),
     (table_text() + table_text().split("\n")[1] + "\n", "the run x is there twice"),
-    (table_text(seed="1" * 400), "seed holds no int64"),
+    (table_text(seed="1" * 400), "conversion error to int64: invalid value"),
 ])  # fmt: skip
 def test_a_damaged_table_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "decay.csv").write_text(text)

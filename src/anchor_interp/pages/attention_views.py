@@ -7,7 +7,6 @@ again. If a page has several outputs, all use the script of the first.
 """
 
 import json
-import os
 import re
 import uuid
 from collections.abc import Sequence
@@ -129,7 +128,7 @@ def roles(example: "AttentionExample") -> list[str]:
 def bundle() -> str:
     """CircuitsVis's script, safe inside ``<script>``."""
     path = distribution("circuitsvis").locate_file("circuitsvis/dist/cdn/iife.js")
-    text = Path(os.fspath(path)).read_text(encoding="utf-8")
+    text = Path(str(path)).read_text(encoding="utf-8")
     text = re.sub(r"^//# sourceMappingURL=.*$", "", text, flags=re.MULTILINE)
     # these occur in string literals, where the escape means the same character
     return re.sub(r"<(?=/script|script|!--)", r"\\x3c", text, flags=re.IGNORECASE)

@@ -69,7 +69,7 @@ def draw_aspects(task: Task, examples: Dataset) -> dict[str, list[str] | list[in
     """The task's own aspects of examples, a text or a whole number each; else ConfigError."""
     aspects: dict[str, list[str] | list[int]] = {}
     for name, values in task.aspects(examples).items():
-        plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+        plain: list[Any] = [v.item() if isinstance(v, np.generic) else v for v in values]
         kinds = set(map(type, plain))
         if len(plain) != len(examples) or not (kinds <= {str} or kinds <= {int}):
             expected = f"expected {len(examples):,} values, str alone or int alone"
