@@ -199,7 +199,7 @@ def test_a_notebook_shows_its_outputs(whole_site: Path, page: str) -> None:
     shown = 0
     for cell in notebook.cells:  # a cell that ends with a figure or views has them
         if re.search(
-            r"^((run|mechanism)_figures\.\w+|attention_views)\(.*\Z", cell.source, re.DOTALL | re.M
+            r"^(\w+_figures\.\w+|attention_views|answer_maps)\(.*\Z", cell.source, re.DOTALL | re.M
         ):
             kinds = {kind for output in cell.outputs for kind in output.get("data", ())}
             assert kinds & {"image/png", "text/html"}, cell.id
