@@ -5,9 +5,9 @@ import pytest
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
+from anchor_interp.runs.answer_map import AnswerMap
 from anchor_interp.runs.answers import answer_map
 from anchor_interp.runs.measurements import column_measure
-from anchor_interp.runs.mixture import AnswerMap
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.sequences import draw
 
@@ -56,6 +56,33 @@ def test_a_frame_has_one_row_a_cell() -> None:
     frame = answer_map(ai.load("exact/inferential"), n=2).to_frame()
     assert len(frame) == 2 * 80 * 7
     assert set(frame["function"]) == {"rule"}
+
+
+def test_the_key_alone_explains_what_hangs_on_the_key_alone() -> None:
+    right = np.zeros((1, 80, 7))
+    right[:, ::2] = 1
+    explained = hand_map(right, 10).explained
+    assert explained is not None
+    assert explained.key == pytest.approx(1)
+    assert explained.cell == pytest.approx(1)
+    assert explained.position == pytest.approx(0)
+    assert explained.noise == pytest.approx(0)
+
+
+def test_chance_explains_nothing_and_the_parts_add_up() -> None:
+    generator = np.random.default_rng(0)
+    explained = hand_map(generator.binomial(10, 0.4, (2, 80, 7)) / 10, 10).explained
+    assert explained is not None
+    for part in (explained.key, explained.position, explained.cell, explained.pair):
+        assert abs(part) < 0.03
+    assert explained.cell + explained.pair + explained.noise == pytest.approx(1)
+
+
+def test_the_pair_explains_what_differs_between_the_orders() -> None:
+    right = np.stack([np.ones((80, 7)), np.zeros((80, 7))])
+    explained = hand_map(right, 10).explained
+    assert explained is not None
+    assert [explained.cell, explained.pair] == pytest.approx([0, 1])
 
 
 def test_a_cell_without_a_majority_holds_nothing() -> None:

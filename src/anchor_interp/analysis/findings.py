@@ -14,10 +14,10 @@ from anchor_interp.analysis.attention import AttentionExample, attention_example
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import Complexity, complexity
 from anchor_interp.models.networks import build_network
+from anchor_interp.runs.answer_map import AnswerMap
 from anchor_interp.runs.answers import answer_map
 from anchor_interp.runs.config import RunConfig, run_id, total_decay
 from anchor_interp.runs.evaluation import EVALUATION_SEED
-from anchor_interp.runs.mixture import AnswerMap
 from anchor_interp.runs.phase import Decision, Evaluation, decide
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.scoring import right_answers

@@ -23,8 +23,8 @@ from anchor_interp.interventions.patching import PatchResult
 from anchor_interp.models.complexity import Complexity
 from anchor_interp.models.embeddings import EmbeddingStructure
 from anchor_interp.models.matrices import CosineMatrix
+from anchor_interp.runs.answer_map import AnswerMap
 from anchor_interp.runs.config import RunConfig
-from anchor_interp.runs.mixture import AnswerMap
 from anchor_interp.runs.phase import Decision
 
 SCHEMA = 4  # of analysis.json

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from anchor_interp.pages.style import PHASE_COLOURS, single
-from anchor_interp.runs.mixture import EXCEPTION, NONE, RULE, SYMMETRIC, AnswerMap
+from anchor_interp.runs.answer_map import EXCEPTION, NONE, RULE, SYMMETRIC, AnswerMap
 from anchor_interp.tasks.functions import Pair
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from jaxtyping import Int64
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.runs.answer_map import EXCEPTION, NONE, RULE, SYMMETRIC, AnswerMap
 from anchor_interp.runs.evaluation import predict
-from anchor_interp.runs.mixture import EXCEPTION, NONE, RULE, SYMMETRIC, AnswerMap
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.functions import Pair

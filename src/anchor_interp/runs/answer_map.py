@@ -24,6 +24,24 @@ _VERBS = {
 }
 
 
+@dataclass(frozen=True)
+class Explained:
+    """Shares of the variance of "the answer follows the rule", over all sequences of a map.
+
+    Each is corrected for its degrees of freedom (epsilon squared), so that chance gives 0. Keys and
+    positions together are the cells; ``cell``, ``pair`` and ``noise`` add up to 1.
+    """
+
+    key: float
+    position: float
+    cell: float
+    """Key x position, with both by themselves."""
+    pair: float
+    """What the pair adds to the cell."""
+    noise: float
+    """What is left: sequences of one pair and cell differ in their noise tokens alone."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class AnswerMap(Readable):
     """The functions that a model applies to some ordered pairs."""
@@ -51,6 +69,32 @@ class AnswerMap(Readable):
         """The share of cells in which each function holds, in the order of :attr:`functions`."""
         counts = np.bincount(self.holding.ravel(), minlength=len(self.functions))
         return dict(zip(self.functions, (counts / counts.sum()).tolist(), strict=True))
+
+    @property
+    def explained(self) -> Explained | None:
+        """What decides whether an answer follows the rule; None if all answers do, or none."""
+        right = self.shares[..., 0]  # [pair key position]
+        mean, n_cells = right.mean(), right[0].size
+        total = right.size * self.n * mean * (1 - mean)
+        if total == 0:
+            return None
+        noise = self.n * (right * (1 - right)).sum()  # of 0 and 1 within pair and cell
+        per_freedom = noise / (right.size * (self.n - 1))
+
+        def share(means: np.ndarray, free: int) -> float:
+            """Of the variance between groups of equal size, for their degrees of freedom."""
+            between = right.size / means.size * self.n * ((means - mean) ** 2).sum()
+            return float((between - free * per_freedom) / total)
+
+        cell = share(right.mean(0), n_cells - 1)
+        everything = share(right, right.size - 1)
+        return Explained(
+            key=share(right.mean((0, 2)), right.shape[1] - 1),
+            position=share(right.mean((0, 1)), right.shape[2] - 1),
+            cell=cell,
+            pair=everything - cell,
+            noise=1 - everything,
+        )
 
     @property
     def mixture(self) -> dict[str, float]:
