@@ -1,6 +1,7 @@
 """The fast path computes the same function as model(tokens): logits and gradients."""
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -246,3 +247,18 @@ def test_bfloat16_autocast_is_close() -> None:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             rough = fast_last_logits(model, tokens)
     assert float((rough.float() - exact).norm() / exact.norm()) < 0.03
+
+
+@only_3
+def test_a_tokenizer_that_pads_on_the_left_is_obeyed() -> None:
+    """TransformerLens then masks padding, which the fast path would read."""
+    model = model_of("pre", 2, 1, False)
+    tokens = torch.tensor([[29, 29, 5, 6], [7, 8, 9, 10]])
+    read = last_logits(model, tokens)
+    model.tokenizer = SimpleNamespace(
+        padding_side="left", pad_token_id=29, bos_token_id=None, bos_token=None
+    )
+    masked = last_logits(model, tokens)
+    torch.testing.assert_close(masked, model(tokens)[:, -1])
+    assert float((masked - read)[0].abs().max()) > 0.1
+    torch.testing.assert_close(masked[1], read[1])

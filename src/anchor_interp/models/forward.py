@@ -138,6 +138,8 @@ def _is_supported(model: HookedTransformer) -> bool:
     parts = {type(part) for part in known.modules()}
     if any(type(part) not in parts or "forward" in vars(part) for part in model.modules()):
         return False
+    if getattr(getattr(model, "tokenizer", None), "padding_side", None) == "left":
+        return False  # TransformerLens then masks padding and counts positions after it
     settings, reference = vars(model.cfg), vars(known.cfg)
     return settings["act_fn"] in _ACTIVATIONS and all(
         settings.get(name) == reference.get(name)
