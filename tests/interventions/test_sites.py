@@ -93,7 +93,7 @@ def grid(names: Any) -> tuple[Site, ...]:
         (lambda: check_sites(random_model(), [Site("z", 3)]), "3 layers"),
         (lambda: check_sites(random_model(), [Site("z", 0, head=2)]), "2 heads for z"),
         (lambda: grid(["zz"]), "names"),
-        (lambda: masked(9), "position is 9 in row 0; expected 0 to 8, or -9 to -1"),
+        (lambda: masked(9), "position is 9 in row 0, which has 9 tokens"),
         (lambda: masked("frist"), r"did you mean 'first'\?"),
         (lambda: masked("key", as_examples(twins().clean.tokens)), "the examples have last"),
     ],

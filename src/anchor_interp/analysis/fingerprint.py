@@ -149,12 +149,11 @@ def keep_fingerprint(run: Run) -> Fingerprint:
     if run.path is None:
         raise StoreError(f"{run.name} has no run folder to keep a fingerprint in")
     last = run.at(run.steps[-1])
-    kept = kept_fingerprint(run.path, run_id(run.config), last.step)
-    if kept is not None:
-        return kept
-    measured_now = fingerprint(last)
-    measurements.keep(last, FINGERPRINT, to_dict(measured_now))
-    return measured_now
+    numbers = kept_fingerprint(run.path, run_id(run.config), last.step)
+    if numbers is None:
+        numbers = fingerprint(last)
+        measurements.keep(last, FINGERPRINT, to_dict(numbers))
+    return numbers
 
 
 @contextlib.contextmanager

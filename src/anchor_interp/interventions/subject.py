@@ -43,8 +43,8 @@ class Subject:
 
     def __post_init__(self) -> None:
         check_model(self.model)
-        if checked(self.task, AnchorTask | None, "task") is not None:
-            check_fits(self.model, self.task)
+        if self.task is not None:
+            check_fits(self.model, checked(self.task, AnchorTask, "task"))
         check_weights(self.model)
         checked(self.initial, HookedTransformer | None, "initial")
         checked(self.seed, int, "seed", low=0, high=MOST_SEED)
