@@ -95,7 +95,7 @@ def grid(names: Any) -> tuple[Site, ...]:
         (lambda: grid(["zz"]), "names"),
         (lambda: masked(9), "position is 9 in row 0, which has 9 tokens"),
         (lambda: masked("frist"), r"did you mean 'first'\?"),
-        (lambda: masked("key", as_examples(twins().clean.tokens)), "the examples have last"),
+        (lambda: masked("key", as_examples(twins().clean.tokens)), "called 'key'; known: last"),
     ],
 )
 def test_sites_that_do_not_exist_are_refused(make: Any, message: str) -> None:

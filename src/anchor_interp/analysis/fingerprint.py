@@ -242,10 +242,8 @@ def _order(number: str, measure: str, state: State | None, layer: int, subject: 
 def _key_mask(subject: Subject) -> Part:
     unequal = [pair for pair in subject.anchor_task.seen if pair[0] != pair[1]]
     clusters = key_mask_clusters(subject, pairs=unequal)
-    return {
-        "key_mask_order": clusters.silhouette_order,
-        "key_mask_pairs": clusters.silhouette_unordered,
-    }
+    order, pairs = clusters.silhouette_order, clusters.silhouette_unordered
+    return {"key_mask_order": order, "key_mask_pairs": pairs}
 
 
 def _merged(subject: Subject) -> Part:

@@ -70,13 +70,12 @@ def mask_leakage(
     """How much the logits still depend on a masked token: 0 not at all, 1 as without a mask.
 
     Every sequence is run with each value that the token can take: all keys, or all anchors. The
-    leak is the largest range of a last-position logit over the values, divided by the largest range
-    without a mask. Sequences whose token is at the last position are left out, and a warning counts
-    them.
+    leak is the largest range of a last-position logit over the values, with mask / without mask.
+    Sequences whose token is at the last position are left out, with a warning.
 
     Raises:
-        ConfigError: no sequences, or none whose token can be masked, or weights or logits that are
-            not finite, or logits that do not depend on the token.
+        ConfigError: no sequence whose token can be masked, weights or logits that are not finite,
+            or logits that do not depend on the token.
     """
     at_end = places(sequences, place) == sequences.tokens.shape[1] - 1
     if at_end.any() and not at_end.all():
