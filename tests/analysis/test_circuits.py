@@ -26,7 +26,7 @@ from anchor_interp.analysis.circuits import (
 )
 from anchor_interp.analysis.routes import ROUTES, RouteName
 from anchor_interp.interventions.ablation import edge_outputs
-from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation
+from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import TASKS
@@ -112,6 +112,30 @@ def test_heads_and_mlps_of_an_exact_model(mechanism: Mechanism) -> None:
     assert {loss.index for loss in scores.minimality} <= {(0, 0), (0, 1), (1, 0), (1, 1)}
     compared = compare_circuit(bench, circuit, n_random=3)
     assert compared.others == compared.rollouts == ()
+
+
+@pytest.mark.parametrize("parts", ["edges", "heads and MLPs"])
+def test_the_answers_of_examples_are_what_a_circuit_keeps(parts: Parts) -> None:
+    """Not the model's own answers, which differ in a quarter of the examples."""
+    model = small_exact("symmetric", "post")
+    own = EdgeAblation(model, SEQUENCES).answers.numpy()
+    right = np.where(np.arange(40) < 30, own, (own + 1) % 42)
+    wrong = (own + 2) % 42
+    examples = anchor_interp.Examples(SEQUENCES.tokens, right, wrong)
+    bench = EdgeAblation(model, examples, "zero", parts=parts)
+    logits = anchor_interp.last_logits(model, SEQUENCES).detach()
+    each = range(40)
+    against = (logits[each, right] - logits[each, wrong]).mean()
+    assert bench.full[:2] == pytest.approx([0.75, float(against)], abs=1e-5)
+    assert "answers as given, against their wrong ones: 0.75" in repr(bench)
+    circuit = prune(bench, quiet=True)
+    kept = bench.measure(bench.reachable & ~circuit.edges[None])[:2, 0]
+    assert (kept >= bench.nothing[:2] + 0.9 * (bench.full - bench.nothing)[:2]).all()
+    plain = EdgeAblation(model, anchor_interp.Examples(SEQUENCES.tokens, right), "zero")
+    given = EdgeAblation(model, examples, "zero", answers=right)
+    assert np.array_equal(plain.full, given.full)
+    assert plain.full[1] < bench.full[1]
+    assert "the model's own answers: 1.00" in repr(EdgeAblation(model, SEQUENCES))
 
 
 def test_mlps_stand_beside_edges() -> None:

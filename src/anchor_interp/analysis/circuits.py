@@ -1,9 +1,10 @@
-"""Circuits: small sets of attention edges, heads or MLPs that still give a model's answers.
+"""Circuits: small sets of attention edges, heads or MLPs that still give the answers.
 
-A circuit is judged by the model's answers when every part outside of it is ablated
-(*faithfulness*), when the circuit itself is ablated (*completeness*), and when one of its parts is
-(*minimality*); all three after Wang et al. 2022, "Interpretability in the Wild", section 4. What
-the parts are is the bench's: :data:`anchor_interp.interventions.edge_ablation.Parts`.
+A circuit is judged by the answers of its bench, an
+:class:`anchor_interp.interventions.edge_ablation.EdgeAblation`, when every part outside of it is
+ablated (*faithfulness*), when the circuit itself is ablated (*completeness*), and when one of its
+parts is (*minimality*); all three after Wang et al. 2022, "Interpretability in the Wild", section
+4. The bench says whose answers they are and what the parts are.
 """
 
 import itertools
@@ -38,14 +39,14 @@ _AT_ONCE = 64  # parts that are tried between two reports and looks at the clock
 
 @dataclass(frozen=True)
 class Performance:
-    """How often and how clearly sequences get their answer (the unedited model's by default).
+    """How often and how clearly sequences get their answer (which one, the bench says).
 
     If relative, on the scale from everything ablated (0) to the full model (1), not clamped.
     """
 
     accuracy: float
     logit_difference: float
-    """Mean of the answer's logit minus the largest other one."""
+    """Mean of the answer's logit minus the wrong one's, or else the largest other one."""
 
     def __str__(self) -> str:
         return f"{self.accuracy:.2f} and {self.logit_difference:.2f}"
@@ -214,7 +215,7 @@ def prune(
     max_seconds: float | None = None,
     quiet: bool = False,
 ) -> Circuit:
-    """A small circuit that still gives the model's answers, by backward elimination.
+    """A small circuit that still gives the bench's answers, by backward elimination.
 
     Each round tries the removal of every remaining part alone. It then removes the less harmful
     half at once if the circuit stays faithful, else half of that half, and so on down to the least

@@ -39,7 +39,7 @@ class InformationFlow:
     reachable: Bool[np.ndarray, "layer head query key"]
     ablation: Ablation
     logit_difference: Float[np.ndarray, "layer head query key"]
-    """Fall of the answer's logit minus the largest other one."""
+    """Fall of the answer's logit minus the wrong one's, or else the largest other one."""
     log_probability: Float[np.ndarray, "layer head query key"]
     """Fall of the answer's log-probability, in nats."""
     changed: Float[np.ndarray, "layer head query key"]

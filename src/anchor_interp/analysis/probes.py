@@ -158,7 +158,7 @@ def aligned_examples(examples: Examples) -> Examples:
     at = int(np.bincount(examples.at).argmax())
     kept = examples[examples.at == at]
     places = {name: where for name, where in kept.places.items() if where.max() <= at}
-    return Examples(kept.tokens[:, : at + 1], places=places)
+    return Examples(kept.tokens[:, : at + 1], kept.answers, kept.wrong, places=places)
 
 
 def pruned_on_examples(

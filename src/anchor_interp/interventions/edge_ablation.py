@@ -90,7 +90,8 @@ class EdgeAblation(Readable):
             and over; a single sequence from each reference in turn. If None, the references are
             the sequences themselves, each resampled from the next one in an order drawn from
             ``seed``.
-        answers: the answer of every sequence; the unedited model's own if None.
+        answers: the answer of every sequence. If None, the right answers of ``Examples`` that have
+            them, against their wrong ones if given; otherwise the unedited model's own.
         position: 0-based position of the key, if ``sequences`` are tokens that have one.
         parts: what is ablated besides edges, or in place of single ones.
 
@@ -122,7 +123,8 @@ class EdgeAblation(Readable):
         self.roles = examples.names
         length, mlps = self.tokens.shape[1], parts != "edges"
         self.reachable = reachable_edges(model, length, read=self.at, mlps=mlps)
-        self.answers, self._own = self._answers(answers), answers is None
+        given = sequences if answers is None else Examples(self.tokens, answers)
+        self.answers, self._wrong, self._whose = self._answers(given)
         own = edge_outputs(model, self.tokens, mlps=mlps)
         self.attention: np.ndarray = own.patterns.double().mean(1).cpu().numpy()
         self._reference, self._pairs = self._references(own, references, seed)
@@ -136,11 +138,11 @@ class EdgeAblation(Readable):
 
     def _summary(self) -> str:
         n, length = self.tokens.shape
-        what = "the model's own answers" if self._own else "answers as given"
         return (
             f"{self.ablation} ablation in {n} sequences of {length} tokens; "
             f"{self.n_parts} {self.parts} can reach the output\n"
-            f"{what}: {self.full[0]:.2f}, with all {self.parts} ablated {self.nothing[0]:.2f}"
+            f"{self._whose}: {self.full[0]:.2f}, with all {self.parts} ablated "
+            f"{self.nothing[0]:.2f}"
         )
 
     def _rows(self) -> Iterator[dict[str, Any]]:
@@ -153,14 +155,16 @@ class EdgeAblation(Readable):
     ) -> Float[np.ndarray, "3 circuit"]:
         """Accuracy, logit difference and log-probability with each set of edges ablated.
 
-        The logit difference is the answer's logit minus the largest other one. All three are means
-        over the sequences.
+        The logit difference is the answer's logit minus the wrong answer's, if the examples have
+        one, else minus the largest other one. All three are means over the sequences.
         """
 
         def score(logits: Tensor, rows: Tensor) -> Tensor:
             answer = self.answers[rows, None]
             correct = logits.argmax(-1, keepdim=True) == answer
             rest = logits.scatter(1, answer, -torch.inf).amax(-1, keepdim=True)
+            if self._wrong is not None:
+                rest = logits.gather(1, self._wrong[rows, None])
             difference = logits.gather(1, answer) - rest
             return torch.cat([correct, difference, logits.log_softmax(-1).gather(1, answer)], 1)
 
@@ -187,16 +191,18 @@ class EdgeAblation(Readable):
         relative: Float[np.ndarray, "2 circuit"] = left / scale[:, None]
         return relative
 
-    def _answers(self, answers: np.ndarray | None) -> Int64[Tensor, " n"]:
-        """The answers given, or the model's own."""
+    def _answers(self, given: Any) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"] | None, str]:
+        """Right answers (or the model's own), wrong ones, and what the right ones are."""
         with torch.no_grad():
             logits = answer_logits(self.model, self.tokens, self._read)
         check_finite(logits, "the model's logits")
-        given = Examples(self.tokens, answers).answers
-        if given is None:
-            return logits.argmax(-1)
-        check_answers(given, self.model.cfg.d_vocab_out)
-        return torch.from_numpy(given).to(logits.device)
+        if not isinstance(given, Examples) or given.answers is None:
+            return logits.argmax(-1), None, "the model's own answers"
+        both = [each for each in (given.answers, given.wrong) if each is not None]
+        check_answers(np.stack(both), self.model.cfg.d_vocab_out)
+        right, *wrong = torch.from_numpy(np.stack(both)).to(logits.device)
+        against = ", against their wrong ones" if wrong else ""
+        return right, wrong[0] if wrong else None, f"answers as given{against}"
 
     def _references(
         self, own: EdgeOutputs, references: _References | Sequence[int] | None, seed: int
