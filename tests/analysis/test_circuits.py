@@ -30,7 +30,7 @@ from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Pa
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import TASKS
-from anchor_interp.tasks.sequences import aligned_sequences, position_roles
+from anchor_interp.tasks.sequences import aligned_sequences
 
 OF: dict[Mechanism, RouteName] = {
     "symmetric": "symmetric",
@@ -161,7 +161,7 @@ def test_names_of_edges() -> None:
     heads = np.zeros((2, 3, 9, 9), bool)
     heads[1, 2, 8, 6] = True
     assert Circuit(heads, circuit.roles).names == ("L1H2: last <- noise at 6",)
-    assert Circuit(heads, position_roles(9, None)).names == ("L1H2: last <- position 6",)
+    assert Circuit(heads, (*map(str, range(8)), "last")).names == ("L1H2: last <- position 6",)
 
 
 def test_routes_in_more_layers_and_heads() -> None:

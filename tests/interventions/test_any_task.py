@@ -4,6 +4,7 @@ In a causal model nothing behind the answer matters: each example alone, cut off
 the same numbers as all of them padded together.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.interventions.interchange import random_subspace
 from anchor_interp.interventions.masks import no_edges
 from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.pages.analysis_page import render_analysis
 from anchor_interp.tasks.exchanges import renamed_answers
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
@@ -124,7 +126,7 @@ def test_edges_are_ablated_before_the_answer(model: HookedTransformer) -> None:
         bench = EdgeAblation(model, read, way, **given)
         cut_references: dict[str, Any] = {} if way == "zero" else {"references": others[:, :5]}
         cut = EdgeAblation(model, tokens[:, :5], way, **cut_references)
-        assert bench.roles == ("noise", "verb", "noise", "noise", "end", *["noise"] * 4)
+        assert bench.roles == ("0", "verb", "2", "3", "end", *"5678")
         assert np.array_equal(bench.reachable[..., :5, :5], cut.reachable)
         assert bench.reachable.sum() == cut.reachable.sum()
         np.testing.assert_allclose([bench.full, bench.nothing], [cut.full, cut.nothing], atol=1e-12)
@@ -168,16 +170,67 @@ def test_exchanging_a_token_gives_the_answer_of_the_other_sequence() -> None:
     assert found.basis.shape == (16, 2)
 
 
+def twelve(places: Any = None) -> ai.Examples:
+    """Six examples with the verb at 1 and six with it elsewhere, all answers different."""
+    tokens = np.random.default_rng(0).integers(0, 100, (12, 9))
+    verbs = [1] * 6 + [0, 2, 3, 4, 5, 6] if places is None else places
+    return ai.Examples(tokens, np.arange(12), np.full(12, 50), places={"verb": verbs})
+
+
+def test_the_page_says_how_many_are_patched_and_nothing_of_anchors() -> None:
+    analysis = ai.analyze_model(random_model(n_layers=1), twelve(), quiet=True)
+    page = render_analysis(analysis, [])
+    assert analysis.examples is not None
+    patches = analysis.examples.patches
+    assert patches is not None
+    assert len(patches.clean) == 5  # a cycle through the six leaves their group once
+    for text in (page, repr(analysis)):
+        assert "patched: 5 of 12 examples" in text
+    assert "instead of the wrong one that it is given with" in page
+    assert not re.search("the twin's\\. They|papers'|split given|L0 noise", page)
+    assert {site.position for site in patches.sites} == {0, *range(2, 8), "verb", "last"}
+    with pytest.raises(ai.ConfigError, match="have last and verb at the same positions"):
+        ai.analyze_model(random_model(n_layers=1), twelve([*range(9), 0, 0, 0])[:9])
+
+
+def test_a_grid_has_the_positions_of_the_examples() -> None:
+    grid = [ai.site_grid(random_model(n_layers=1), ["z"], positions=x) for x in (CLEAN, sums(0))]
+    assert [list(dict.fromkeys(s.position for s in sites)) for sites in grid] == [
+        ["verb", "last"], ["a", "b", "last"]
+    ]  # fmt: skip
+    plain = ai.site_grid(random_model(), ["mlp_out"], positions=ai.Examples(CLEAN.tokens, at=3))
+    assert [site.position for site in plain] == [0, 1, 2, 3] * 3
+
+
+def test_an_answer_that_copies_the_label_is_exchanged() -> None:
+    """The counterfactual is the source's answer in every row, and differs from the base's."""
+    base, source = (
+        ai.Examples(x.tokens, x.labels["a"], labels=x.labels, places=x.places)
+        for x in (sums(0), sums(1))
+    )
+    pairs = ai.exchange_label(base, source, "a", lambda labels: labels["a"])
+    apart = base.labels["a"] != source.labels["a"]
+    assert (pairs.counterfactual == source.labels["a"][apart]).all()
+    assert pairs.left_out == (~apart).sum() > 0
+    result = ai.interchange(random_model(), pairs, ai.Site("resid_pre", 0, "all"))
+    assert result.source == result.counterfactual
+    assert not {"anchor_moved", "key_moved"} & set(result.to_frame())
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (
+            lambda: ai.analyze_model(random_model(), CLEAN.tokens),  # type: ignore[arg-type]
+            r"task is an array of int64, shape \(5, 9\); expected an AnchorTask or an Examples",
+        ),
         (
             lambda: ai.exchange_label(sums(0), sums(1), "c", add),
             "no label .* is called 'c'; known: a, b",
         ),
         (
             lambda: ai.exchange_label(CLEAN, CLEAN, "a", lambda x: x["a"]),
-            "of base or source in every row",
+            "of the base in every row; choose sources whose 'a' changes the answer",
         ),
         (
             lambda: ai.exchange_label(sums(0), sums(1), "a", lambda x: x["a"]),
@@ -199,6 +252,17 @@ def test_exchanging_a_token_gives_the_answer_of_the_other_sequence() -> None:
         (lambda: ai.mask_position(random_model(), CLEAN, "last"), "where the answer is read"),
         (lambda: ai.mask_position(random_model(), CLEAN, "all"), "hide positions before it"),
         (lambda: ai.mask_position(random_model(), CLEAN, 7), "position is 7 in row 1"),
+        (
+            lambda: ai.interchange(random_model(), CLEAN, ai.Site("z", 0)),  # type: ignore[arg-type]
+            r"pairs \(of exchange_label,",
+        ),
+        (lambda: patch_of(CORRUPTED, np.zeros((5, 120))), "metric is an array of float64, shape"),
+        (lambda: ai.attribute_logits(random_model(), CLEAN, RIGHT), r"integers \[batch, answer\]"),
+        (
+            lambda: patch_of(ai.Examples(CORRUPTED.tokens, WRONG + 90, at=AT)),
+            "answers run from 120 to 124; the model's output tokens are 0 to 119",
+        ),
+        (lambda: ai.last_logits(random_model(), ai.Examples([[1]], [1], [-2])), "run from -2 to"),
         (lambda: ai.logit_difference(ai.Examples([[1]], [1])), "have no wrong"),
         (lambda: ai.log_prob(ai.Examples([[1]])), "have no answers; give Examples"),
         (lambda: ai.log_prob([1, 2])(torch.zeros(3, 5)), "of 2 examples, 3 are patched"),
@@ -210,6 +274,8 @@ def test_what_does_not_fit_is_refused(
     assert_refused(make, message, monkeypatch)
 
 
-def patch_of(corrupted: ai.Examples) -> object:
+def patch_of(corrupted: ai.Examples, metric: Any = None) -> object:
     sites = [ai.Site("z", 0, "last")]
-    return ai.patch(random_model(), CLEAN, corrupted, sites, ai.log_prob(CLEAN))
+    return ai.patch(
+        random_model(), CLEAN, corrupted, sites, ai.log_prob(CLEAN) if metric is None else metric
+    )

@@ -83,7 +83,7 @@ def test_patching(made: Any) -> None:
         named = {**clean.places, "last": clean.at}
         columns = np.arange(clean.tokens.shape[1])
         at = np.any([columns == where[:, None] for where in named.values()], axis=0)
-        if site.position != "noise":
+        if site.position != "other":
             at = ~(columns == named[site.position][:, None])
 
         def put(activation: Tensor, hook: Any, at: Any = ~at, head: Any = site.head) -> Tensor:

@@ -343,7 +343,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(mask_position, tiny_model(), Examples(ROWS), 9), "position is 9 in row 0"),
     (
         lambda: EdgeAblation(tiny_model(), aligned_sequences(TASK, 2, 3, seed=0)[:0]),
-        "tokens has shape (0, 9) and dtype uint8; expected integers [n, pos], of at least one",
+        "tokens has shape (0, 9) and dtype uint8; expected integers [n, pos], at least one",
     ),
     (
         lambda: given(Site, "hook_z", 0),

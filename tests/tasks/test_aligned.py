@@ -12,7 +12,6 @@ def test_roles_of_positions() -> None:
     noise = "noise"
     assert position_roles(9, 1) == (noise, "key", "first", "second", *[noise] * 4, "last")
     assert position_roles(9, 6) == (*[noise] * 6, "key", "first", "second")
-    assert position_roles(3, None) == (noise, noise, "last")
 
 
 @pytest.mark.parametrize("position", [0, 2, 6])

@@ -272,7 +272,10 @@ def test_assembled_sequences_hold_the_given_parts() -> None:
         ({"targets": np.zeros(2, np.uint8)}, "the length of targets is 2; expected at least 3"),
         ({"tokens": np.full((3, 9), 300)}, "array [n, length] of integers from 0 to 255"),
         ({"key": np.array([1, -1, 2])}, "expected an array [n] of integers from 0 to 255"),
-        ({"key": np.zeros(3)}, "key is array([0., 0., 0.]); expected an array [n] of integers"),
+        (
+            {"key": np.zeros(3)},
+            "key is an array of float64, shape (3,); expected an array [n] of integers",
+        ),
         ({"tokens": np.zeros(3, np.uint8)}, "expected an array [n, length]"),
         ({"pair": [0, 1, [2]]}, "expected an array [n]"),
     ],

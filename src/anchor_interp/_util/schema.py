@@ -184,6 +184,12 @@ class _Short(reprlib.Repr):
         bits = x.bit_length()
         return super().repr_int(x, level) if bits < 1000 else f"an integer of {bits} bits"
 
+    def repr_ndarray(self, x: Any, _level: int) -> str:
+        """What an array is, without its values."""
+        return f"an array of {x.dtype}, shape {tuple(x.shape)}"
+
+    repr_Tensor = repr_ndarray  # noqa: N815 - of torch
+
 
 _SHORT = _Short()
 _SHORT.maxlevel = 3
@@ -258,7 +264,7 @@ def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
     classes = [option for option in options if dataclasses.is_dataclass(option)]
     if build and classes and not (value is None and type(None) in options):
         return _built(value, classes, where)
-    several = sum(typing.get_origin(option) is tuple for option in options) > 1
+    tuples = sum(typing.get_origin(option) is tuple for option in options)
     for option in options:
         origin, args = typing.get_origin(option), typing.get_args(option)
         if option is Any:
@@ -279,7 +285,7 @@ def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
             kinds = (args[0],) * len(value) if args[-1] is Ellipsis else args
             if len(kinds) == len(value):
                 pairs = enumerate(zip(value, kinds, strict=True))
-                with contextlib.suppress(*[ConfigError] * several):  # another one may fit
+                with contextlib.suppress(*[ConfigError] * (tuples > 1)):  # another one may fit
                     return tuple(
                         _conform(v, k, f"{where}[{i}]", build=build) for i, (v, k) in pairs
                     )
@@ -288,7 +294,11 @@ def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
                 str(name): _conform(v, args[1], f"{where}[{shown(str(name))[1:-1]}]", build=build)
                 for name, v in value.items()
             }
-    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+    if (
+        type(value).__module__ == "numpy"
+        and hasattr(value, "tolist")
+        and (tuples or not value.ndim)
+    ):
         return _conform(value.tolist(), hint, where, build=build)
     names = [n for o in options if typing.get_origin(o) is Literal for n in typing.get_args(o)]
     close = suggestion(value, map(str, names)) if isinstance(value, str) else ""

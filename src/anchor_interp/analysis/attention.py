@@ -48,6 +48,7 @@ class SequenceAttention:
     """One example of a task without anchors with a model's attention in it."""
 
     split: str
+    """Empty if the example is given."""
     words: tuple[str, ...]
     """What the model reads: a prompt and all but the last token of its right answer."""
     answer: tuple[str, ...]
@@ -140,7 +141,7 @@ def examples_attention(
         seen = attention_patterns(model, examples.tokens[row : row + 1, : examples.at[row] + 1])
         right = () if examples.answers is None else (str(examples.answers[row]),)
         answer = (str(seen.answers[0]),)
-        return SequenceAttention("given", seen.words[0], right, answer, seen.patterns[:, 0])
+        return SequenceAttention("", seen.words[0], right, answer, seen.patterns[:, 0])
 
     return tuple(map(shown, range(min(2, len(examples)))))
 

@@ -27,8 +27,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.interventions.passes import check_answers
-from anchor_interp.models.finite import at_least_float32
+from anchor_interp.models.finite import at_least_float32, check_answers
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, Inputs, finite_rows, layout
 from anchor_interp.tasks.examples import Examples, as_integers
@@ -125,7 +124,7 @@ def attribute_logits(
         both = (tokens.answers, tokens.wrong) if isinstance(tokens, Examples) else ()
         known = [each for each in both if each is not None]
         answers = np.stack(known, 1) if known else np.tile(np.arange(d_vocab), (n, 1))
-    chosen = as_integers(answers, "answers", 2)
+    chosen = as_integers(answers, "answers", "batch, answer")
     if len(chosen) != n:
         raise ConfigError(f"answers has shape {chosen.shape}; expected one row for each of {n}")
     check_answers(chosen, d_vocab)

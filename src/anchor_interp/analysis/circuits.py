@@ -71,8 +71,8 @@ class Circuit(Readable):
     @property
     def names(self) -> tuple[str, ...]:
         """The parts in words, such as ``L0H0: first <- key``, ``L0H0`` or ``L1 MLP: last``."""
-        other = "noise at" if "key" in self.roles else "position"  # of plain tokens
-        at = [f"{other} {i}" if role == "noise" else role for i, role in enumerate(self.roles)]
+        roles = enumerate(self.roles)
+        at = [{"noise": f"noise at {i}", str(i): f"position {i}"}.get(r, r) for i, r in roles]
         mlp = None if self.parts == "edges" else self.edges.shape[1] - 1
 
         def name(layer: int, head: int, *edge: int) -> str:
@@ -313,7 +313,7 @@ def compare_circuit(
     size, of_edges = int(in_layer.sum()), circuit.parts == "edges"
     by_size = rollouts(bench, (size - 1, size, size + 1, size + 2, 2 * size)) if of_edges else ()
     routes = []
-    if of_edges and "key" in circuit.roles and bench.model.cfg.n_layers > 1:
+    if of_edges and {"key", "first", "second"} <= {*circuit.roles} and bench.model.cfg.n_layers > 1:
         length, position = len(circuit.roles), circuit.roles.index("key")
         for route in ROUTES.values():
             wired = route_circuit(bench.model, route, length=length, position=position)

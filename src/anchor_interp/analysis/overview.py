@@ -15,6 +15,7 @@ import numpy as np
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.progress import Progress, deadline, reporting_one
+from anchor_interp._util.schema import checked
 from anchor_interp.analysis.attention import (
     attention_examples,
     examples_attention,
@@ -151,6 +152,7 @@ def analyze_model(
     Raises:
         ConfigError: a model too small for the task, or weights that are not finite.
     """
+    checked(task, AnchorTask | Examples | None, "task")
     examples, task = (task, None) if isinstance(task, Examples) else (None, task)
     subject = Subject(model, task, examples, training=training, initial=initial, seed=seed)
     evaluation = None if task is None else evaluate(model, task, n=200, training=training)
@@ -263,6 +265,7 @@ def _on_examples(subject: Subject, examples: Examples, attempts: _Attempts) -> E
     return ExamplesAnalysis(
         n=len(examples),
         accuracy=float((predict(model, examples) == examples.answers).mean()),
+        wrong_given=examples.wrong is not None,
         patches=patches,
         agreement=agreement,
         attribution=attribution,

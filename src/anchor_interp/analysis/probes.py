@@ -134,7 +134,8 @@ def find_twins(examples: Examples, *, seed: int) -> Twins:
     wrong, alike = examples.answers[other], (where == where[:, other]).all(0)
     kept = np.flatnonzero(alike & (wrong != examples.answers))[:MOST]
     if not len(kept):
-        raise ConfigError("no two examples have other answers at one position; give more examples")
+        same = " and ".join(("last", *examples.places))
+        raise ConfigError(f"no two examples with other answers have {same} at the same positions")
     answers = np.stack([examples.answers, wrong if examples.wrong is None else examples.wrong], 1)
     return examples[kept], examples[other[kept]], answers[kept]
 
@@ -144,10 +145,12 @@ def patched_examples(model: HookedTransformer, twins: Twins) -> tuple[PatchResul
     clean, corrupted, answers = twins
     length = int(clean.at.max()) + 1
     places: tuple[Position, ...] = (*clean.places, "last")
-    places += ("noise",) * (length > len(places))
-    short = length <= _SHORT and all(each.inside[:, :length].all() for each in (clean, corrupted))
-    positions = tuple(range(length)) if short and not clean.places else places
-    sites, metric = _sites(model, positions), logit_difference(*answers.T)
+    if length <= _SHORT and all(each.inside[:, :length].all() for each in (clean, corrupted)):
+        each = (i if name == str(i) else name for i, name in enumerate(clean.names[:length]))
+        places = tuple(dict.fromkeys((*each, *places)))
+    elif length > len(places):
+        places += ("other",)
+    sites, metric = _sites(model, places), logit_difference(*answers.T)
     result = patch(model, clean, corrupted, sites, metric)
     estimate = attribution_patch(model, clean, corrupted, sites, metric, steps=8)
     return result, rank_correlation(estimate, result)

@@ -60,10 +60,12 @@ class MechanismAnalysis:
 
 @dataclass(frozen=True, eq=False)
 class ExamplesAnalysis:
-    """What a model does in n examples of any task, each compared with its twin."""
+    """What a model does in n examples of any task, those with a twin compared with it."""
 
     n: int
     accuracy: float
+    wrong_given: bool
+    """Whether the wrong answers are the examples' own, and not their twins'."""
     patches: PatchResult | None
     agreement: float | None
     """Rank correlation of attribution patching (integrated gradients) with patching, by site."""
@@ -121,7 +123,9 @@ class Analysis(Readable):
             "complexity": say.conclude_complexity(self.complexity),
         }
         if (e := self.examples) is not None:
-            sentences["examples"] = f"The model answers {e.accuracy:.2f} of the {e.n} rightly."
+            right = f"The model answers {e.accuracy:.2f} of the {e.n} rightly"
+            n_patched = 0 if e.patches is None else len(e.patches.clean)
+            sentences["examples"] = f"{right}; patched: {n_patched} of {e.n} examples."
         m = self.mechanism
         if m is not None:
             finished = m.circuit is None or m.circuit.finished
@@ -142,8 +146,9 @@ class Analysis(Readable):
     def _summary(self) -> str:
         at = "" if self.step is None else f" at step {self.step}"
         parts = f"{self.name}{at}; left out: {len(self.left_out)}"
-        phase = self.conclusions.get("phase")
-        return parts if phase is None else f"{parts}\n{phase}"
+        conclusions = self.conclusions
+        first = conclusions.get("phase", conclusions.get("examples"))
+        return parts if first is None else f"{parts}\n{first}"
 
     def _rows(self) -> list[dict[str, str]]:
         return [{"section": name, "conclusion": text} for name, text in self.conclusions.items()]

@@ -24,8 +24,7 @@ from anchor_interp.interventions.ablation import (
     ablate_edges,
     edge_outputs,
 )
-from anchor_interp.interventions.passes import check_answers
-from anchor_interp.models.finite import check_finite
+from anchor_interp.models.finite import check_answers, check_finite
 from anchor_interp.models.forward import answer_logits, answer_positions
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal, finite_rows
 from anchor_interp.tasks.examples import Examples
@@ -198,11 +197,12 @@ class EdgeAblation(Readable):
         check_finite(logits, "the model's logits")
         if not isinstance(given, Examples) or given.answers is None:
             return logits.argmax(-1), None, "the model's own answers"
-        both = [each for each in (given.answers, given.wrong) if each is not None]
-        check_answers(np.stack(both), self.model.cfg.d_vocab_out)
-        right, *wrong = torch.from_numpy(np.stack(both)).to(logits.device)
-        against = ", against their wrong ones" if wrong else ""
-        return right, wrong[0] if wrong else None, f"answers as given{against}"
+        check_answers(given.answers, self.model.cfg.d_vocab_out)
+        right = torch.from_numpy(given.answers).to(logits.device)
+        if given.wrong is None:
+            return right, None, "answers as given"
+        wrong = torch.from_numpy(given.wrong).to(logits.device)
+        return right, wrong, "answers as given, against their wrong ones"
 
     def _references(
         self, own: EdgeOutputs, references: _References | Sequence[int] | None, seed: int

@@ -31,15 +31,10 @@ from anchor_interp._util.progress import deadline, reporting_one
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.interventions.passes import (
-    Replacement,
-    check_answers,
-    check_differentiable,
-    replaced_run,
-)
+from anchor_interp.interventions.passes import Replacement, check_differentiable, replaced_run
 from anchor_interp.interventions.sites import Site, check_sites, site_mask
 from anchor_interp.interventions.subject import MOST_SEED, Subject, subject_of
-from anchor_interp.models.finite import at_least_float32, check_finite
+from anchor_interp.models.finite import at_least_float32, check_answers, check_finite
 from anchor_interp.models.forward import answer_positions
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.exchanges import InterchangePairs
@@ -105,7 +100,8 @@ class InterchangeResult(Readable):
         )
 
     def _rows(self) -> list[dict[str, Any]]:
-        numbers = {name: value for name, value in vars(self).items() if name != "answers"}
+        anchors = ("anchor_moved", "key_moved") if self.anchor_moved is None else ()
+        numbers = {n: v for n, v in vars(self).items() if n not in ("answers", *anchors)}
         return [numbers | {"site": str(self.site)}]
 
 
@@ -232,7 +228,9 @@ class _Exchange:
     def __init__(
         self, subject: Subject, pairs: InterchangePairs, site: Site, batch_size: int
     ) -> None:
-        checked(pairs, InterchangePairs, "pairs (which interchange_pairs draws)")
+        checked(
+            pairs, InterchangePairs, "pairs (of exchange_label, or interchange_pairs of anchors)"
+        )
         checked(batch_size, int, "batch_size", low=1)
         model, base = subject.model, as_examples(pairs.base)
         self.rows, self.at = token_rows(model, base), answer_positions(model, base)

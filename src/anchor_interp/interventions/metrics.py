@@ -14,8 +14,7 @@ from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.interventions.passes import check_answers
-from anchor_interp.models.finite import at_least_float32, check_finite
+from anchor_interp.models.finite import at_least_float32, check_answers, check_finite
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.examples import Examples, Integers, as_integers
 from anchor_interp.tasks.sequences import Sequences
@@ -125,7 +124,7 @@ def _answers(given: Answers, wrong: bool = False) -> Int64[np.ndarray, " n"]:
     if isinstance(given, Sequences):
         given = given.examples()
     if not isinstance(given, Examples):
-        return as_integers(given, "answers", 1).astype(np.int64)
+        return as_integers(given, "answers", "n").astype(np.int64)
     tokens = given.wrong if wrong else given.answers
     if tokens is None:
         which = "wrong" if wrong else "answers"

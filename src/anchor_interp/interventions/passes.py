@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Integer
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
@@ -87,13 +86,6 @@ def replaced_run(
             logits.append(answer_logits(model, rows[part], here))
         passes.append(recorded)
     return torch.cat(logits), {hook: torch.cat([p[hook] for p in passes]) for hook in hooks}
-
-
-def check_answers(answers: Integer[np.ndarray, " ..."], d_vocab: int) -> None:
-    """Raise a ConfigError if answers are not among a model's ``d_vocab`` output tokens."""
-    if answers.size and not 0 <= answers.min() <= answers.max() < d_vocab:
-        given = f"answers run from {answers.min()} to {answers.max()}"
-        raise ConfigError(f"{given}; the model's output tokens are 0 to {d_vocab - 1}")
 
 
 def check_differentiable(model: HookedTransformer) -> None:

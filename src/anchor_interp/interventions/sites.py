@@ -24,7 +24,8 @@ Activation = Literal[
 ``post`` is the MLP's neurons."""
 Position = str | int
 """A place of the examples by its name, ``last`` (where the answer is read), ``all``, or a 0-based
-position of all examples (negative: from the end). ``noise`` is every position without a name."""
+position of all examples (negative: from the end). ``other``, in anchor sequences also ``noise``, is
+every position without a name."""
 PLACES: tuple[Place, ...] = get_args(Place)
 _ORDER: tuple[Activation, ...] = get_args(Activation)
 _PER_HEAD = ("q", "k", "v", "z", "pattern")
@@ -95,13 +96,20 @@ class Connection:
 
 
 def site_grid(
-    model: HookedTransformer, names: Sequence[Activation], *, positions: Sequence[Position] = PLACES
+    model: HookedTransformer,
+    names: Sequence[Activation],
+    *,
+    positions: Sequence[Position] | Examples = PLACES,
 ) -> tuple[Site, ...]:
     """Every site of some activations, in the order activation, layer, position, head.
 
-    The positions are by default those of anchor sequences.
+    The positions are by default those of anchor sequences. Of examples they are the places, or if
+    there are none all positions up to the last answer.
     """
     check_model(model)
+    if isinstance(positions, Examples):
+        named = (*positions.places, "last")
+        positions = named if positions.places else range(positions.at.max() + 1)
     return tuple(
         Site(name, layer, position, head)
         for name in checked(names, tuple[Activation, ...], "names")
@@ -157,7 +165,7 @@ def position_mask(examples: Examples, position: Position | Integers) -> Bool[np.
     column = np.arange(examples.tokens.shape[1])
     if isinstance(position, str) and position == "all":
         chosen = np.ones(examples.tokens.shape, np.bool_)
-    elif isinstance(position, str) and position == "noise":
+    elif isinstance(position, str) and position in ("noise", "other"):
         named = [column == where[:, None] for where in (examples.at, *examples.places.values())]
         chosen = examples.inside & ~np.logical_or.reduce(named)
     else:

@@ -1,9 +1,10 @@
-"""Keeps numbers sound: NaN and rounding pass through many measures without a trace."""
+"""Keeps numbers sound: NaN, rounding and wrong tokens pass many measures without a trace."""
 
 from typing import TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Integer
 from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
@@ -23,6 +24,13 @@ def check_finite(values: Numbers, what: str) -> Numbers:
     if not finite.all():
         raise ConfigError(f"{what} are not finite; {_ADVICE}")
     return values
+
+
+def check_answers(answers: Integer[np.ndarray, " ..."] | None, d_vocab: int) -> None:
+    """Raise a ConfigError if answers are not among a model's ``d_vocab`` output tokens."""
+    if answers is not None and not 0 <= answers.min() <= answers.max() < d_vocab:
+        given = f"answers run from {answers.min()} to {answers.max()}"
+        raise ConfigError(f"{given}; the model's output tokens are 0 to {d_vocab - 1}")
 
 
 @torch.no_grad()

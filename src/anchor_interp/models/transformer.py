@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.models.finite import check_weights
+from anchor_interp.models.finite import check_answers, check_weights
 from anchor_interp.models.init import initialize
 from anchor_interp.models.lens import HookedTransformer as HookedTransformer
 from anchor_interp.models.lens import (
@@ -285,10 +285,13 @@ def token_rows(model: HookedTransformer, tokens: Inputs) -> Int[Tensor, "batch p
     """Sequences, examples or token indices as the model takes them: 64-bit integers on its device.
 
     Raises:
-        ConfigError: no integers [batch, pos], too many positions, or a token outside the
-            vocabulary.
+        ConfigError: no integers [batch, pos], too many positions, or a token or an answer of
+            examples outside the vocabulary.
     """
     check_model(model)
+    if isinstance(tokens, Examples):
+        for answers in (tokens.answers, tokens.wrong):
+            check_answers(answers, model.cfg.d_vocab_out)
     if isinstance(tokens, Sequences | Examples):
         tokens = tokens.tokens
     if isinstance(tokens, np.ndarray) and tokens.dtype.kind in "iu":

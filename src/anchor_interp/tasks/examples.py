@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int, Int64, Integer
 
 from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp._util.readable import Readable
-from anchor_interp._util.schema import check_name, shown
+from anchor_interp._util.schema import check_name, checked, shown
 
 if TYPE_CHECKING:
     import torch
@@ -148,14 +148,14 @@ class Examples(Readable):
         places: Mapping[str, Integers | int] | None = None,
         padding: int | None = None,
     ) -> None:
-        self.tokens: Integer[np.ndarray, "n pos"] = as_integers(tokens, "tokens", 2)
+        self.tokens: Integer[np.ndarray, "n pos"] = as_integers(tokens, "tokens", "n, pos")
         self.padding = padding
         self.answers = None if answers is None else self._each(answers, "answers")
         self.wrong = None if wrong is None else self._each(wrong, "wrong")
         self.at: Int64[np.ndarray, " n"] = self._columns(at, "at")
         self.labels = {n: self._column(np.asarray(v), n) for n, v in (labels or {}).items()}
         self.places = {name: self._columns(at, name) for name, at in (places or {}).items()}
-        if taken := {"all", "last", "noise"}.intersection(self.places):
+        if taken := {"all", "last", "noise", "other"}.intersection(self.places):
             raise ConfigError(f"the name {min(taken)!r} means other positions; rename the place")
 
     def __len__(self) -> int:
@@ -193,8 +193,12 @@ class Examples(Readable):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The place that each position is in all examples; ``noise`` if it is none."""
-        names = ["noise"] * self.tokens.shape[1]
+        """The place that each position is in all examples, or else its number.
+
+        Around anchors it is ``noise``.
+        """
+        anchors = {"key", "first", "second"} <= self.places.keys()
+        names = ["noise" if anchors else str(i) for i in range(self.tokens.shape[1])]
         for name, where in {"last": self.at, **self.places}.items():
             if (where == where[0]).all():
                 names[where[0]] = name
@@ -215,10 +219,11 @@ class Examples(Readable):
         return columns
 
     def _each(self, values: Integers, name: str) -> Int64[np.ndarray, " n"]:
-        return self._column(as_integers(values, name, 1).astype(np.int64), name)
+        return self._column(as_integers(values, name, "n").astype(np.int64), name)
 
     def _column(self, values: np.ndarray, name: str) -> np.ndarray:
-        if values.shape[:1] != (len(self),):
+        checked(name, str, "the name of a label or place")
+        if values.shape != (len(self),):
             expected = f"expected {len(self)} values, one a row of tokens"
             raise ConfigError(f"{name} has shape {values.shape}; {expected}")
         return values
@@ -250,12 +255,11 @@ def check_aligned(**named: Examples) -> None:
             raise ConfigError(f"{place!r} is elsewhere in {elsewhere} of {len(a)} {other} examples")
 
 
-def as_integers(values: Any, name: str, axes: int) -> Integer[np.ndarray, "..."]:
-    """Integers of one (n) or two (n, pos) axes as an array; ConfigError for anything else."""
+def as_integers(values: Any, name: str, axes: str) -> Integer[np.ndarray, "..."]:
+    """Integers with axes such as ``n, pos`` as an array; ConfigError for anything else."""
     with raising(ConfigError, f"the rows of {name} differ in length; pad them: ", of=ValueError):
         array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
-    if array.ndim != axes or array.dtype.kind not in "iu" or not array.size:
-        shape = "[n, pos], of at least one token" if axes == 2 else "[n]"
+    if array.ndim != 1 + axes.count(",") or array.dtype.kind not in "iu" or not array.size:
         about = f"shape {array.shape} and dtype {array.dtype}"
-        raise ConfigError(f"{name} has {about}; expected integers {shape}")
+        raise ConfigError(f"{name} has {about}; expected integers [{axes}], at least one")
     return array

@@ -80,8 +80,10 @@ def exchange_label(
 
     Row i of ``source`` is the source of row i of ``base``. ``answer`` is what the model is thought
     to compute: it takes labels by name, each [n], and returns the answers, tokens [n]. Examples
-    whose expected answer is that of the base or of the source itself tell nothing and are left out.
-    ConfigError if none is left, or ``answer`` does not give the examples' own answers.
+    whose expected answer is that of the base tell nothing and are left out. So are those whose
+    expected answer is that of the source, which an exchange of everything gives too, unless no
+    others are left: if the answer copies the label. ConfigError if none is left, or ``answer`` does
+    not give the examples' own answers.
     """
     base, source = as_examples(base), as_examples(source)
     check_aligned(base=base, source=source)
@@ -95,9 +97,14 @@ def exchange_label(
             raise ConfigError(f"{row}, and answer makes {computed[wrong[0]]} of its labels")
     moved = {**base.labels, label: source.labels[label]}
     expected = _answers(answer(moved), "answer", len(base))
-    apart = (expected != base.answers) & (expected != source.answers)
+    apart = expected != base.answers
     if not apart.any():
-        raise ConfigError(f"exchanging {label!r} gives the answer of base or source in every row")
+        other = f"choose sources whose {label!r} changes the answer"
+        raise ConfigError(
+            f"exchanging {label!r} gives the answer of the base in every row; {other}"
+        )
+    if (specific := apart & (expected != source.answers)).any():
+        apart = specific
     left_out = int((~apart).sum())
     return InterchangePairs(base[apart], source[apart], expected[apart], left_out=left_out)
 
@@ -113,7 +120,7 @@ def renamed_answers(
     if isinstance(task, AnchorTask):
         answers = np.unique([task.composed(pair, task.keys) for pair in task.pairs])
     else:
-        answers = np.unique(as_integers(task, "answers", 1))
+        answers = np.unique(as_integers(task, "answers", "n"))
     if not np.isin(pairs.counterfactual, answers).all():
         raise ConfigError("the pairs expect answers that are not among those to rename")
     name = np.arange(answers.max() + 1)
@@ -123,7 +130,7 @@ def renamed_answers(
 
 def _answers(given: Any, name: str, n: int) -> Int64[np.ndarray, " n"]:
     """The tokens given, if there is one for each of n examples."""
-    answers = as_integers(given, name, 1).astype(np.int64)
+    answers = as_integers(given, name, "n").astype(np.int64)
     if len(answers) != n:
         raise ConfigError(f"{name} has {len(answers)} values; expected {n}, one for each example")
     return answers

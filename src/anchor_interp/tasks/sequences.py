@@ -252,14 +252,13 @@ def places(sequences: Sequences, place: Place) -> Int64[np.ndarray, " n"]:
     return sequences.position.astype(np.int64) + {"key": 0, "first": 1, "second": 2}[place]
 
 
-def position_roles(length: int, position: int | None) -> tuple[PositionRole, ...]:
-    """The role of every position of a sequence whose key, if any, is at a 0-based position.
+def position_roles(length: int, position: int) -> tuple[PositionRole, ...]:
+    """The role of every position of a sequence whose key is at a 0-based position.
 
     A second anchor at the last position is ``second``.
     """
     named: dict[int, PositionRole] = {length - 1: "last"}
-    if position is not None:
-        named |= {position: "key", position + 1: "first", position + 2: "second"}
+    named |= {position: "key", position + 1: "first", position + 2: "second"}
     return tuple(named.get(i, "noise") for i in range(length))
 
 
