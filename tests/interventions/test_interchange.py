@@ -234,7 +234,9 @@ def test_the_wired_subspace_is_as_good_as_all_of_it(narrow: InterchangePairs) ->
 
 def test_an_array_is_no_subspace(pairs: InterchangePairs) -> None:
     model, basis = anchor_interp.load("tiny/inferential/1").model, cast(Any, np.eye(128))
-    with pytest.raises(ConfigError, match=r"subspace is \[\[1.0.*; expected a Subspace"):
+    with pytest.raises(
+        ConfigError, match=r"subspace is an array of float64.*; expected a Subspace"
+    ):
         interchange(model, pairs, HALFWAY, subspace=basis)
 
 

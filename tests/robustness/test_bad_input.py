@@ -269,7 +269,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(prune, 3), "bench is 3; expected an EdgeAblation"),
     (
         lambda: given(interchange, tiny_model(), 3, None),
-        "pairs (which interchange_pairs draws) is 3; expected an InterchangePairs",
+        "pairs (of exchange_label, or interchange_pairs of anchors) is 3; expected",
     ),
     (
         lambda: given(learn_subspace, tiny_model(), None, None, 4, seed=0, lr=-1),

@@ -184,9 +184,10 @@ class _Short(reprlib.Repr):
         bits = x.bit_length()
         return super().repr_int(x, level) if bits < 1000 else f"an integer of {bits} bits"
 
-    def repr_ndarray(self, x: Any, _level: int) -> str:
+    def repr_ndarray(self, x: Any, level: int) -> str:
         """What an array is, without its values."""
-        return f"an array of {x.dtype}, shape {tuple(x.shape)}"
+        about = f"an array of {x.dtype}, shape {tuple(x.shape)}"
+        return about if x.ndim else self.repr_instance(x, level)
 
     repr_Tensor = repr_ndarray  # noqa: N815 - of torch
 
