@@ -181,8 +181,7 @@ def test_the_page_says_how_many_are_patched_and_nothing_of_anchors() -> None:
     analysis = ai.analyze_model(random_model(n_layers=1), twelve(), quiet=True)
     page = render_analysis(analysis, [])
     assert analysis.examples is not None
-    patches = analysis.examples.patches
-    assert patches is not None
+    patches: Any = analysis.examples.patches
     assert len(patches.clean) == 5  # a cycle through the six leaves their group once
     for text in (page, repr(analysis)):
         assert "patched: 5 of 12 examples" in text
@@ -230,7 +229,7 @@ def test_an_answer_that_copies_the_label_is_exchanged() -> None:
         ),
         (
             lambda: ai.exchange_label(CLEAN, CLEAN, "a", lambda x: x["a"]),
-            "of the base in every row; choose sources whose 'a' changes the answer",
+            "exchanging 'a' changes no answer; choose other sources",
         ),
         (
             lambda: ai.exchange_label(sums(0), sums(1), "a", lambda x: x["a"]),
@@ -247,6 +246,12 @@ def test_an_answer_that_copies_the_label_is_exchanged() -> None:
         (
             lambda: patch_of(ai.Examples(CORRUPTED.tokens, WRONG)),
             "'last' is elsewhere in 4 of 5 corrupted examples",
+        ),
+        (
+            lambda: EdgeAblation(
+                random_model(), twelve([2] * 12), references=twelve([5] * 12).tokens[:, :8]
+            ),
+            "positions 0, 1, 2, 3, 4, 5, 6, last; expected 0, 1, verb, 3, 4, 5, 6, 7, last",
         ),
         (lambda: EdgeAblation(random_model(), CLEAN), "are answered at 5 positions; expected one"),
         (lambda: ai.mask_position(random_model(), CLEAN, "last"), "where the answer is read"),

@@ -265,7 +265,7 @@ def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
     classes = [option for option in options if dataclasses.is_dataclass(option)]
     if build and classes and not (value is None and type(None) in options):
         return _built(value, classes, where)
-    tuples = sum(typing.get_origin(option) is tuple for option in options)
+    lists = sum(typing.get_origin(option) is tuple for option in options)
     for option in options:
         origin, args = typing.get_origin(option), typing.get_args(option)
         if option is Any:
@@ -286,7 +286,7 @@ def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
             kinds = (args[0],) * len(value) if args[-1] is Ellipsis else args
             if len(kinds) == len(value):
                 pairs = enumerate(zip(value, kinds, strict=True))
-                with contextlib.suppress(*[ConfigError] * (tuples > 1)):  # another one may fit
+                with contextlib.suppress(*[ConfigError] * (lists > 1)):  # another one may fit
                     return tuple(
                         _conform(v, k, f"{where}[{i}]", build=build) for i, (v, k) in pairs
                     )
@@ -295,11 +295,7 @@ def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
                 str(name): _conform(v, args[1], f"{where}[{shown(str(name))[1:-1]}]", build=build)
                 for name, v in value.items()
             }
-    if (
-        type(value).__module__ == "numpy"
-        and hasattr(value, "tolist")
-        and (tuples or not value.ndim)
-    ):
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist") and (lists or not value.ndim):
         return _conform(value.tolist(), hint, where, build=build)
     names = [n for o in options if typing.get_origin(o) is Literal for n in typing.get_args(o)]
     close = suggestion(value, map(str, names)) if isinstance(value, str) else ""

@@ -146,8 +146,7 @@ class Analysis(Readable):
     def _summary(self) -> str:
         at = "" if self.step is None else f" at step {self.step}"
         parts = f"{self.name}{at}; left out: {len(self.left_out)}"
-        conclusions = self.conclusions
-        first = conclusions.get("phase", conclusions.get("examples"))
+        first = self.conclusions.get("phase", self.conclusions.get("examples"))
         return parts if first is None else f"{parts}\n{first}"
 
     def _rows(self) -> list[dict[str, str]]:

@@ -193,10 +193,7 @@ class Examples(Readable):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The place that each position is in all examples, or else its number.
-
-        Around anchors it is ``noise``.
-        """
+        """The place of each position in all examples, else its number (``noise`` by anchors)."""
         anchors = {"key", "first", "second"} <= self.places.keys()
         names = ["noise" if anchors else str(i) for i in range(self.tokens.shape[1])]
         for name, where in {"last": self.at, **self.places}.items():

@@ -99,10 +99,7 @@ def exchange_label(
     expected = _answers(answer(moved), "answer", len(base))
     apart = expected != base.answers
     if not apart.any():
-        other = f"choose sources whose {label!r} changes the answer"
-        raise ConfigError(
-            f"exchanging {label!r} gives the answer of the base in every row; {other}"
-        )
+        raise ConfigError(f"exchanging {label!r} changes no answer; choose other sources")
     if (specific := apart & (expected != source.answers)).any():
         apart = specific
     left_out = int((~apart).sum())
