@@ -20,6 +20,7 @@ from anchor_interp.analysis.verdict import Verdict
 from anchor_interp.interventions.interchange import InterchangeResult
 from anchor_interp.models.complexity import Complexity
 from anchor_interp.runs.phase import Decision
+from anchor_interp.tasks.sequences import position_roles
 
 ORDER = 0.057
 """A state whose ``order_first`` is at most this counts as without order."""
@@ -211,14 +212,11 @@ def conclude_attention(examples: Sequence[AttentionExample]) -> str | None:
         return None
     layers: dict[str, list[str]] = {}
     for layer in range(len(examples[0].patterns)):
-        shares = dict.fromkeys(("key", "first", "second", "noise", "last"), 0.0)
+        shares: dict[str, float] = dict.fromkeys(("key", "first", "second", "noise", "last"), 0.0)
         for example in examples:
             row = example.patterns[layer, :, -1].mean(0)
-            roles = dict(
-                zip(range(example.position, len(row)), ("key", "first", "second"), strict=False)
-            )
-            for at, share in enumerate(row.tolist()):
-                place = roles.get(at, "last" if at == len(row) - 1 else "noise")
+            roles = position_roles(len(row), example.position)
+            for place, share in zip(roles, row.tolist(), strict=True):
                 shares[place] += share / len(examples)
         layers.setdefault(max(shares, key=lambda name: shares[name]), []).append(str(layer))
     to = {**_PLACES, "noise": "noise", "last": "itself"}

@@ -185,7 +185,9 @@ class EdgeAblation(Readable):
         scale = (self.full - self.nothing)[:2]
         if scale[0] < LEAST_CHANGE or scale[1] <= 0:
             right = f"{self.nothing[0]:.2f} of the answers are right, with none {self.full[0]:.2f}"
-            raise ConfigError(f"with all {self.parts} ablated {right}: they hardly depend on them")
+            raise ConfigError(
+                f"with all {self.parts} ablated {right}: hardly any answer depends on them"
+            )
         left = self.measure(self.reachable & ~circuits)[:2] - self.nothing[:2, None]
         relative: Float[np.ndarray, "2 circuit"] = left / scale[:, None]
         return relative
@@ -271,8 +273,7 @@ def _aligned(sequences: Tokens, position: int | None) -> Examples:
         where: np.ndarray = examples.at
         if isinstance(sequences, Sequences):
             where, what = sequences.position, "have the key"
-        if len(np.unique(where)) > 1:
-            n = len(np.unique(where))
+        if (n := len(np.unique(where))) > 1:
             raise ConfigError(f"the sequences {what} at {n} positions; expected one")
         return examples
     names = () if position is None else ("key", "first", "second")

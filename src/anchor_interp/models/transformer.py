@@ -289,9 +289,8 @@ def token_rows(model: HookedTransformer, tokens: Inputs) -> Int[Tensor, "batch p
             examples outside the vocabulary.
     """
     check_model(model)
-    if isinstance(tokens, Examples):
-        for answers in (tokens.answers, tokens.wrong):
-            check_answers(answers, model.cfg.d_vocab_out)
+    for answers in (tokens.answers, tokens.wrong) if isinstance(tokens, Examples) else ():
+        check_answers(answers, model.cfg.d_vocab_out)
     if isinstance(tokens, Sequences | Examples):
         tokens = tokens.tokens
     if isinstance(tokens, np.ndarray) and tokens.dtype.kind in "iu":
