@@ -185,9 +185,7 @@ class EdgeAblation(Readable):
         scale = (self.full - self.nothing)[:2]
         if scale[0] < LEAST_CHANGE or scale[1] <= 0:
             right = f"{self.nothing[0]:.2f} of the answers are right, with none {self.full[0]:.2f}"
-            raise ConfigError(
-                f"with all {self.parts} ablated {right}: hardly any answer depends on them"
-            )
+            raise ConfigError(f"with all {self.parts} ablated {right}: too few depend on them")
         left = self.measure(self.reachable & ~circuits)[:2] - self.nothing[:2, None]
         relative: Float[np.ndarray, "2 circuit"] = left / scale[:, None]
         return relative
