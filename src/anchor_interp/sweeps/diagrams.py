@@ -25,7 +25,7 @@ from anchor_interp.sweeps.cells import (
     make_mark,
 )
 from anchor_interp.sweeps.columns import NUMERIC, kind_of
-from anchor_interp.sweeps.layout import Layout, choose_layout, slots_of
+from anchor_interp.sweeps.diagram_layout import Layout, choose_layout, slots_of
 from anchor_interp.sweeps.settings import (
     ANCHORS,
     TableRow,
@@ -151,7 +151,7 @@ def phase_diagrams(
 
     Raises:
         ConfigError: there is no finished run, no such column or no setting that varies, or more
-            than :data:`anchor_interp.sweeps.layout.MAX_DIAGRAMS` diagrams are needed.
+            than :data:`anchor_interp.sweeps.diagram_layout.MAX_DIAGRAMS` diagrams are needed.
     """
     kept, conditions = rows_where(rows, where or {})
     states = Counter(str(row.get("status")) for row in kept)
