@@ -33,20 +33,21 @@ def patching(model: HookedTransformer) -> float:
     generator = torch.Generator().manual_seed(0)
     clean, corrupted = torch.randint(model.cfg.d_vocab, (2, 8, 64), generator=generator)
     answers, wrong = torch.randint(model.cfg.d_vocab, (2, 8), generator=generator)
-    examples = [anchor_interp.Examples(tokens, answers, wrong) for tokens in (clean, corrupted)]
+    clean_examples = anchor_interp.Examples(clean, answers, wrong)
+    corrupted_examples = anchor_interp.Examples(corrupted, answers, wrong)
     sites = [
         anchor_interp.Site("resid_pre", layer, position)
         for layer in range(0, model.cfg.n_layers, 2)
         for position in (10, 63)
     ]
-    metric = anchor_interp.logit_difference(examples[0])
+    metric = anchor_interp.logit_difference(clean_examples)
 
     def plain() -> None:
         with torch.no_grad():
             model(clean)
 
     def patched() -> None:
-        anchor_interp.patch(model, *examples, sites, metric)
+        anchor_interp.patch(model, clean_examples, corrupted_examples, sites, metric)
 
     def seconds(work: Callable[[], None]) -> float:
         began = time.process_time()

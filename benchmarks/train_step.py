@@ -289,7 +289,7 @@ def measured(options: argparse.Namespace) -> Row:
     """What the command line asks for, as one JSON object."""
     code = options.released_code and ReleasedCode.load(options.released_code)
     if options.without_onednn:
-        linear.onednn_fault = lambda: "left to PyTorch"
+        linear.onednn_fault = functools.cache(lambda: "left to PyTorch")
     torch.set_num_threads(1)
     found: Row = {"schema": 1, "machine": machine(), "cases": []}
     if not found["machine"]["bf16"]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.models import decoding
+from anchor_interp.models import forward
 from anchor_interp.models.decoding import generate
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.models.transformer import HookedTransformer, build_model
@@ -55,7 +55,7 @@ def cut(tokens: tuple[int, ...], most: int, end: int) -> tuple[int, ...]:
 def test_answers_are_those_of_one_sequence_at_a_time(
     normalization: Normalization, n_layers: int, cached: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoding.forward, "takes_fast_path", lambda _model: cached)
+    monkeypatch.setattr(forward, "takes_fast_path", lambda _model: cached)
     model = model_of(normalization, n_layers)
     lengths = set()
     for most, end in ((1, END), (4, END), *((11, end) for end in range(10))):
@@ -71,7 +71,7 @@ def test_answers_are_those_of_one_sequence_at_a_time(
 def test_an_answer_may_fill_the_context_whatever_prompts_are_beside_it(
     normalization: Normalization, cached: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoding.forward, "takes_fast_path", lambda _model: cached)
+    monkeypatch.setattr(forward, "takes_fast_path", lambda _model: cached)
     model = model_of(normalization)
     prompts = [*PROMPTS, (2,) * 16]  # the last one has room for a single token
     expected = [by_hand(model, prompt, 17 - len(prompt)) for prompt in prompts]

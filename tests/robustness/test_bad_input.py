@@ -115,7 +115,8 @@ def inference_model() -> Any:
     return tiny_model()
 
 
-MEASURED = Fingerprint(**dict.fromkeys((*NUMBERS, "run_id", "step")), seed=0)
+NOTHING: dict[str, Any] = dict.fromkeys((*NUMBERS, "run_id", "step"))
+MEASURED = Fingerprint(**NOTHING, seed=0)
 
 
 def patched(sites: Sequence[Site], n: int = 3) -> object:

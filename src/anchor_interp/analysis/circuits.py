@@ -195,9 +195,9 @@ class CircuitComparison(Readable):
 def route_circuit(model: HookedTransformer, route: Route, *, length: int, position: int) -> Circuit:
     """A route's edges, in every head, for sequences with the key at a 0-based position.
 
-    Raises ConfigError if the model has one layer.
+    Raises ConfigError if the model has one layer, or no second anchor fits behind the position.
     """
-    roles = position_roles(length, position)
+    roles = position_roles(length, checked(position, int, "position", low=0, high=length - 3))
     edges = np.zeros_like(reachable_edges(model, length))
     at: dict[Place, int] = {
         "key": position, "first": position + 1, "second": position + 2, "last": length - 1
