@@ -135,14 +135,16 @@ def disagreements_table(score: VerdictScore | None) -> str:
 def studies_table(_: Ledger) -> str:
     """What was trained."""
     lines = []
-    for name, rows in _tables().items():
+    for name, study in STUDIES.items():
+        if (rows := _tables().get(name)) is None:
+            continue
         phases = [row["phase"] for row in rows if row["phase"] is not None]
         found = ", ".join(f"{phases.count(phase)} {phase}" for phase in sorted(set(phases)))
         seeds, censored = len({row["seed"] for row in rows}), sum(row["censored"] for row in rows)
         minutes = f"{sum(row.get('seconds') or 0.0 for row in rows) / 60:.0f}"
         counts = [str(len(rows)), str(seeds), str(censored), minutes]
         shape = [_values(rows, "normalization"), _values(rows, "gamma")]
-        lines.append([name, STUDIES[name].title, *shape, *counts, found])
+        lines.append([name, study.title, *shape, *counts, found])
     head = ["study", "what is varied", "layout", "gamma", "runs", "seeds", "censored"]
     head += ["core-minutes", "phases"]
     return table(head, lines)

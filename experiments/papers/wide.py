@@ -52,7 +52,7 @@ def witnesses(rows: Rows) -> list[Row]:
         runs = [_run(curve) for curve in grouped(mine, ("run_id",)).values()]
         fitted = [run for run in runs if run["fitted"]]
         row: Row = {
-            "run_id": f"{depth:g}-{gamma:g}-{seed:g}", "status": "done", "censored": not fitted,
+            "run_id": f"{depth:g}-{gamma:g}-{int(seed)}", "status": "done", "censored": not fitted,
             "seed": int(seed), "n_layers": int(depth), "gamma": gamma, "task": "neurips",
             "normalization": "post", "phase": None, "rates": len(runs), "fitted": len(fitted),
         }  # fmt: skip
