@@ -6,6 +6,7 @@ from pathlib import Path
 
 from anchor_interp._util.errors import ConfigError
 from measured import table
+from papers import wide
 from papers.claims import CLAIMS, REGISTERED
 from papers.figures import VERDICT_STYLES
 from papers.judging import Claim, Judgement
@@ -37,7 +38,7 @@ def claims_table(ledger: Ledger) -> str:
     order, lines = list(VERDICT_STYLES), []
     for claim, judged in sorted(_judged(ledger), key=lambda of: order.index(of[1].verdict)):
         shown = told(judged)
-        tables = [_link(f"{TABLES}/{name}.csv", name) for name in claim.studies]
+        tables = [_link(f"{_place(name)}/{name}.csv", name) for name in claim.studies]
         seen = [_picture(claim.section or "", "../"), *tables]
         said = f"{claim.sentence}{_reason(judged)}"
         whose = "ours" if claim.ours else "the paper's"
@@ -80,7 +81,8 @@ def before_table(ledger: Ledger) -> str:
 def _dropped(was: Mapping[str, Mapping[str, str]]) -> str:
     gone = [f"`{name}` ({row['verdict']})" for name, row in was.items()
             if name not in {claim.name for claim in CLAIMS}]  # fmt: skip
-    return f"\nDropped, since the claims themselves ask for fitted runs: {', '.join(gone)}.\n"
+    why = "[why](#appendix-what-was-changed-after-runs-had-been-seen)"
+    return f"\nDropped ({why}): {', '.join(gone)}.\n"
 
 
 def registered_table(_: Ledger) -> str:
@@ -183,6 +185,10 @@ def _details(claim: Claim, judged: Judgement) -> str:
 def _picture(section: str, up: str) -> str:
     path = f"{PICTURES}/{section}.png"
     return f"[{section}]({up}{path})" if (ROOT / path).is_file() else ""
+
+
+def _place(study: str) -> str:
+    return wide.curves_table(Path(TABLES)).parent.as_posix() if study == wide.STUDY else TABLES
 
 
 def _link(path: str, name: str) -> str:

@@ -92,7 +92,7 @@ def draw(data: section.Data) -> section.Panels:
         ]
     diagram = phase_diagrams(data.rows("depth"), x="gamma", y="n_layers").diagrams[0]
     maps = [
-        (f"{title}, one rate", accuracy_map(diagram, column))
+        (f"{title}, narrow models", accuracy_map(diagram, column))
         for column, (title, _) in ANSWERS.items()
     ]
-    return [*panels, [*maps, ("phase of every run, one rate", phase_map(diagram))]]
+    return [*panels, [*maps, ("phase, narrow models", phase_map(diagram))]]

@@ -135,7 +135,8 @@ def disagreements_table(score: VerdictScore | None) -> str:
 def studies_table(_: Ledger) -> str:
     """What was trained."""
     lines = []
-    for name, study in STUDIES.items():
+    titles = {name: study.title for name, study in STUDIES.items()}
+    for name, title in (titles | {wide.STUDY: wide.TITLE}).items():
         if (rows := _tables().get(name)) is None:
             continue
         phases = [row["phase"] for row in rows if row["phase"] is not None]
@@ -144,7 +145,7 @@ def studies_table(_: Ledger) -> str:
         minutes = f"{sum(row.get('seconds') or 0.0 for row in rows) / 60:.0f}"
         counts = [str(len(rows)), str(seeds), str(censored), minutes]
         shape = [_values(rows, "normalization"), _values(rows, "gamma")]
-        lines.append([name, study.title, *shape, *counts, found])
+        lines.append([name, title, *shape, *counts, found])
     head = ["study", "what is varied", "layout", "gamma", "runs", "seeds", "censored"]
     head += ["core-minutes", "phases"]
     return table(head, lines)

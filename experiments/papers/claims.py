@@ -152,7 +152,7 @@ def _effect(said: Mapping[str, Any]) -> Effect:
 
 
 def _prepared(names: Sequence[str]) -> Callable[[Rows], Rows]:
-    known = {**PREPARED, "outside-zone": wide.outside_zone}
+    known = {**PREPARED, "outside-zone": wide.outside_zone, "complete-seeds": wide.complete}
 
     def prepare(rows: Rows) -> Rows:
         for name in names:

@@ -51,7 +51,7 @@ class Claim:
     note: str = ""  # what a reader of the verdict should know
     before: str = ""  # what was judged before the sentence was the paper's, if that was another
     known: tuple[str, ...] = ()  # studies whose runs were known when the claim was last changed
-    planned: int = 0  # the runs that it was written down for, before any was trained
+    planned: int = 0  # the seeds that it was written down for; fewer than half answer nothing
 
     @property
     def studies(self) -> tuple[str, ...]:
@@ -101,7 +101,13 @@ def judge(family: Family, tables: Mapping[str, Rows]) -> dict[str, Judgement]:
     for claim in family.claims:
         name, found = claim.name, findings[claim.name]
         q = q_values.get(name)
-        verdict, reason = _decide(found, claim.minimum, q, claim.planned)
+        verdict, reason = _decide(found, claim.minimum, q)
+        if found is not None and 2 * (there := sum(found.n) + found.censored) < claim.planned:
+            verdict, reason = (
+                "not answerable here",
+                f"{there} of {claim.planned} planned seeds count",
+            )
+            found = replace(found, parts={}, also={})
         if found is None:
             judgements[name] = Judgement(name, verdict, reason, None, q)
             continue
@@ -163,15 +169,11 @@ def _found(claim: Claim, tables: Mapping[str, Rows]) -> Finding | None:
         ) from error
 
 
-def _decide(
-    found: Finding | None, minimum: float, q: float | None, planned: int = 0
-) -> tuple[Verdict, str]:
-    """The verdict and its reason; fewer than half of the planned runs answer nothing."""
+def _decide(found: Finding | None, minimum: float, q: float | None) -> tuple[Verdict, str]:
+    """The verdict and its reason."""
     compares = found is not None and found.problem == "not answerable here"
     if found is None or not (sum(found.n) or found.censored or compares):
         return "not run", "no run of it is there"
-    if 2 * (there := sum(found.n) + found.censored) < planned:
-        return "not answerable here", f"{there} of {planned} planned runs are there"
     if found.problem:
         return _as_verdict(found.problem), found.note or ""
     if min(found.n, default=0) < FEWEST or found.seeds < FEWEST:

@@ -18,7 +18,12 @@ from anchor_interp._util.files import read_bytes
 from .effects import grouped
 from .rows import Row, Rows
 
-STUDY = "figure2-wide"
+STUDY, TITLE = "figure2-wide", "gamma and depth at the paper's width"
+# half the paper's rates by layers, the batch being a quarter of the paper's: the noise is equal
+RATES: Mapping[int, tuple[float, ...]] = {
+    2: (1.5e-4, 1e-4, 5e-5, 1.25e-4, 7.5e-5),
+    3: (1.5e-4, 7.5e-5),
+}
 CELL = ("n_layers", "gamma")
 _FITTED = 0.99  # training accuracy, twice
 _LIMIT = 1 << 28
@@ -89,6 +94,11 @@ def _run(curve: Sequence[Row]) -> dict[str, Any]:
         before, least = max(rule[:learned], default=0.0), min(rule[learned:])
         found |= {"before": before, "gives_way": before - least, "comes_back": rule[-1] - least}
     return found
+
+
+def complete(rows: Rows) -> list[Row]:
+    """The seeds all of whose rates are there."""
+    return [row for row in rows if row["rates"] == len(RATES[row["n_layers"]])]
 
 
 def outside_zone(rows: Rows) -> list[Row]:

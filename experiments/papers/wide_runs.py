@@ -14,7 +14,7 @@ import io
 import itertools
 import json
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,11 @@ from anchor_interp.runs.writer import writing
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import draw
 
+from .wide import RATES
+
 TABLE = Path(__file__).parents[1] / "tables" / "paper" / "figure2-wide.csv"
 MOST, EVERY, FITTED, AFTER = 12_000, 50, 0.99, 1_000
 GAMMAS = (0.35, 0.5, 0.65, 0.8, 0.95)
-# half the paper's rates by layers, the batch being a quarter of the paper's: the noise is equal
-RATES: Mapping[int, tuple[float, ...]] = {
-    2: (1.5e-4, 1e-4, 5e-5, 1.25e-4, 7.5e-5),
-    3: (1.5e-4, 7.5e-5),
-}
 SEEDS = 3
 OFFSETS = (-10, -6, -7, -16, -4, -3, -1, 2, 3, 6, 10)
 """Answers to (4, 3) that are counted, as answer - key: the rule's, the symmetric, and seen sums."""

@@ -348,7 +348,7 @@ BETWEEN = aligned_sequences(FEW_KEYS, 3, 4, seed=0)
         ({"sequences": np.ones((0, 9), np.int64)}, r"expected integers \[n, pos\]"),
         ({"sequences": SEQUENCES.tokens + 100}, "expected 0 to 119"),
         ({"references": BETWEEN}, "have the positions noise, noise, noise, key"),
-        ({"references": SEQUENCES.tokens[:, :8]}, "the references have the positions noise"),
+        ({"references": SEQUENCES.tokens[:, :8]}, "the references have the positions 0, 1, 2"),
         ({"answers": np.zeros(4)}, "float64; expected integers"),
         ({"answers": np.zeros(3, np.int64)}, r"answers has shape \(3,\); expected 4 values"),
         ({"answers": np.array([0, 1, 2, 120])}, "answers run from 0 to 120"),

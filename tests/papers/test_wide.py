@@ -35,7 +35,7 @@ def curve(small: float, noise: float) -> list[Row]:
 def study(turned: bool = False) -> list[Row]:
     generator, rows = np.random.default_rng(0), []
     for depth, gamma, seed in itertools.product((2, 3), GAMMAS, range(3)):
-        for rate in (1e-4, 5e-5):
+        for rate in wide.RATES[depth]:
             small = GAMMAS.index(gamma) / 4
             about = {"run_id": f"{depth}-{gamma}-{seed}-{rate}", "n_layers": float(depth),
                      "gamma": gamma, "seed": 1e6 + 100 * depth + 10 * GAMMAS.index(gamma) + seed,
@@ -48,7 +48,7 @@ def study(turned: bool = False) -> list[Row]:
 def test_a_seed_at_all_its_rates_is_one_witness() -> None:
     found = wide.witnesses(study())
     assert len({row["run_id"] for row in found}) == 30
-    assert {row["rates"] for row in found} == {2}
+    assert {(row["n_layers"], row["rates"]) for row in found} == {(2, 5), (3, 2)}
     largest = next(row for row in found if row["gamma"] == 0.95)
     assert largest["before"] == pytest.approx(0.7, abs=0.1)
     assert largest["gives_way"] == pytest.approx(0.6, abs=0.1)
@@ -80,9 +80,24 @@ def test_fewer_than_half_of_the_planned_runs_answer_nothing() -> None:
     judged = judge(Family(OWN), {wide.STUDY: wide.witnesses(rows)})
     found = judged["fig2-inferential"]
     assert (found.verdict, found.reason) == (
-        "not answerable here", "12 of 30 planned runs are there",
+        "not answerable here", "12 of 30 planned seeds count",
     )  # fmt: skip
     assert judged["fig2-rule-first"].verdict == "not answerable here"  # 9 of 24
+
+
+def test_a_seed_that_lacks_a_rate_does_not_count() -> None:
+    rows = [row for row in study() if row["lr"] < 1.2e-4]
+    found = judge(Family(OWN), {wide.STUDY: wide.witnesses(rows)})["fig2-symmetric"]
+    assert (found.verdict, found.reason) == ("not answerable here", "0 of 30 planned seeds count")
+
+
+def test_the_best_along_training_counts_runs_that_have_not_fitted() -> None:
+    rows = [row for row in study() if row["gamma"] < 0.9 or row["train"] < 0.95]
+    judged = judge(Family(OWN), {wide.STUDY: wide.witnesses(rows)})
+    finding, end = (judged[name].finding for name in ("fig2-inferential", "fig2-inferential-end"))
+    assert finding is not None
+    assert end is not None
+    assert (finding.n, end.n, end.censored) == ((30,), (24,), 6)
 
 
 def test_depths_that_disagree_are_mixed() -> None:
@@ -123,5 +138,7 @@ def test_the_figure_shows_answers_and_courses(tmp_path: Path) -> None:
     assert titles[1:3] == [["along training, 2 layers"], ["along training, 3 layers"]]
     ((_, figure),) = panels[1]
     assert len(figure.axes) == 5  # gammas
-    assert len(figure.axes[0].lines) == 4 * 6  # two answers and their ends, of three seeds twice
+    assert (
+        len(figure.axes[0].lines) == 4 * 15
+    )  # two answers and their ends, five rates, three seeds
     assert section.montage(panels).startswith(b"\x89PNG")
