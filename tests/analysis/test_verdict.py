@@ -280,3 +280,8 @@ def test_the_leaning_is_that_of_the_numbers_alone() -> None:
     found = verdict(numbers(virtual_rule=0.24, virtual_rule_margin=0.2))
     assert isinstance(found, Verdict)
     assert found.leaning == leaning({**LOW, "route_gathered": 1.0, "virtual_rule": 0.24})
+
+
+def test_lines_of_unknown_numbers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no line is called 'memry'"):
+        verdict(numbers(), {"memry": LINES["memory"]})

@@ -18,7 +18,8 @@ from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.cli.main import main
 from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
-from anchor_interp.models.transformer import PostLNTransformer, build_model
+from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.models.transformer import PostLNTransformer, build_model, model_of_weights
 from anchor_interp.runs.config import RunConfig, override, run_id
 from anchor_interp.runs.export import load_transformer, load_weights, save_transformer, save_weights
 from anchor_interp.runs.run import Run
@@ -248,3 +249,11 @@ def test_layers_that_are_one_module_are_saved_as_copies(tmp_path: Path) -> None:
     again = load_transformer(save_transformer(model, tmp_path / "shared.safetensors"))
     tokens = torch.tensor([[1, 2, 3]])
     torch.testing.assert_close(again(tokens), model(tokens))
+
+
+def test_weights_tell_their_shape_whatever_settings_say() -> None:
+    shape = ModelConfig(d_model=8, d_head=4, d_mlp=8, normalization="pre")
+    model = build_model(shape, InitConfig(), seed=0)
+    settings = {"n_layers": 1, "act_fn": "relu", "normalization_type": "LN"}
+    again = model_of_weights(model.state_dict(), settings)
+    torch.testing.assert_close(again(TOKENS), model(TOKENS))

@@ -168,3 +168,8 @@ def test_zipped_values_may_repeat() -> None:
     sweep = parse_sweep({"schema": 1, "zip": [{"lr": [1e-3, 1e-3, 2e-3], "n_layers": [2, 3, 3]}]})
     found = [(config.train.lr, config.model.n_layers) for config in sweep.configs().values()]
     assert found == [(1e-3, 2), (1e-3, 3), (2e-3, 3)]
+
+
+def test_a_name_with_hyphens_is_given_once() -> None:
+    with pytest.raises(ConfigError, match="weight_decay is given twice"):
+        typed_sweep("tiny", ["weight-decay=0.1", "weight_decay=0.5"])

@@ -289,3 +289,12 @@ def test_sequences_by_hand_are_checked_when_made(
     assert wide.tokens.dtype == np.uint8
     with pytest.raises(ConfigError, match=re.escape(message)):
         Sequences(**vars(drawn) | changes)
+
+
+def test_where_refuses_a_token_that_is_no_anchor_of_the_task() -> None:
+    drawn = sample(NEURIPS, "id", 5, seed=1)
+    for some in (drawn, drawn[:0]):
+        with pytest.raises(
+            ConfigError, match=r"pair has 44; expected the task's anchors \(1, 2, 3"
+        ):
+            some.where(pair=(3, 44))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from anchor_interp._util.schema import checked
+from anchor_interp._util.schema import check_name, checked
 from anchor_interp.analysis.mechanism import Fingerprint
 from anchor_interp.runs.phase import PAPER, PHASES, Phase, not_learned
 
@@ -172,10 +172,12 @@ def verdict(fingerprint: Fingerprint, lines: Mapping[str, Line] | None = None) -
     """The phase of a model from its mechanism alone, with the evidence for it.
 
     ``train_accuracy`` only tells whether there is anything to judge: inside, an untrained model
-    looks like one that memorizes. ``lines`` take the place of :data:`LINES`.
+    looks like one that memorizes. ``lines`` go before those of :data:`LINES`.
     """
     checked(fingerprint, Fingerprint, "fingerprint")
-    lines = dict(LINES) | checked(lines or {}, dict[str, Line], "lines")
+    for name in checked(lines or {}, dict[str, Line], "lines"):
+        check_name(name, LINES, "no line")
+    lines = {**LINES, **(lines or {})}
     missed = not_learned(fingerprint.train_accuracy, fingerprint.seen_train_keys, PAPER.train)
     if missed is not None:
         return Verdict("undertrained", missed)

@@ -141,7 +141,7 @@ def activations(
         HookError: the model does not have a hook, or a hook does not fire.
         ConfigError: ``tokens`` are not sequences or token indices of the model.
     """
-    rows = token_rows(model, tokens)
+    rows, names = token_rows(model, tokens), list(names)
     if batch is None:
         batch = min(4096, max(1, _LOGITS // (rows.shape[1] * model.cfg.d_vocab_out)))
     recorded: dict[str, Tensor] = {}

@@ -107,6 +107,9 @@ def embedding_structure(
     ``initial`` holds the same embeddings before training, ``steps`` the claimed steps.
     """
     vectors = _vectors(rows)
+    if initial is not None and initial.shape != rows.shape:
+        given, fitting = tuple(initial.shape), tuple(rows.shape)
+        raise ConfigError(f"the initial embedding has shape {given}; expected {fitting}")
     centred = vectors - vectors.mean(0)
     left, singular, _ = np.linalg.svd(centred, full_matrices=False)
     eigenvalues = covariance_eigenvalues(rows)

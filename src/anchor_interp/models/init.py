@@ -37,6 +37,8 @@ def gamma_std(name: str, model: ModelConfig, init: InitConfig) -> float:
     divided by sqrt(2 n_layers) for W_O and W_out. Of uniform weights it is the bound.
     """
     kind = name.rsplit(".", 1)[-1]
+    if kind not in _RATES:
+        raise ConfigError(f"no initialisation is defined for the parameter {name!r}")
     own = getattr(init, _RATES[kind])
     rate = init.gamma if own is None else own
     d_in = model.d_model if init.scheme == "released" else _input_width(kind, model)

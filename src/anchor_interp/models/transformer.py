@@ -236,9 +236,13 @@ def model_of_weights(
     """
     expected = "expected a HookedTransformer's state dict"
     try:
-        arguments = {**(settings or _shape_of(weights)), **_LOADED}
+        # what the weights tell goes before what is given, and that before what is usual
+        kind = "standard" if "pos_embed.W_pos" in weights else "alibi"
+        usual = {"n_ctx": 1, "positional_embedding_type": kind}
+        looked_at = {"act_fn": "relu", "normalization_type": None}
+        arguments = {**usual, **(settings or looked_at), **_shape_of(weights), **_LOADED}
         with torch.device("meta"):
-            model = _built(HookedTransformerConfig(**arguments, dtype=weights["embed.W_E"].dtype))
+            model = _built(HookedTransformerConfig(**arguments))
         lacking = model.load_state_dict(weights, strict=False, assign=True).missing_keys
         for name in lacking if settings else (name for name in lacking if "W_" in name):
             raise KeyError(name)
@@ -251,12 +255,12 @@ def model_of_weights(
 
 
 def _shape_of(weights: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Arguments of a HookedTransformerConfig for weights that are only looked at."""
+    """The arguments of a HookedTransformerConfig that a state dict tells."""
     first = "blocks.0."
     n_heads, d_model, d_head = weights[first + "attn.W_Q"].shape
     grouped, mlp = weights.get(first + "attn._W_K"), weights.get(first + "mlp.W_in")
     positions = weights.get("pos_embed.W_pos")
-    return {
+    shape = {
         "n_layers": 1 + max(int(n.split(".")[1]) for n in weights if "blocks." in n),
         "n_heads": n_heads,
         "d_model": d_model,
@@ -267,11 +271,9 @@ def _shape_of(weights: Mapping[str, Tensor]) -> dict[str, Any]:
         "n_key_value_heads": None if grouped is None else len(grouped),
         "d_vocab": len(weights["embed.W_E"]),
         "d_vocab_out": weights["unembed.W_U"].shape[1],
-        "n_ctx": 1 if positions is None else len(positions),
-        "positional_embedding_type": "alibi" if positions is None else "standard",
-        "act_fn": "relu",
-        "normalization_type": None,
+        "dtype": weights["embed.W_E"].dtype,
     }
+    return shape if positions is None else shape | {"n_ctx": len(positions)}
 
 
 @functools.cache
@@ -303,6 +305,8 @@ def token_rows(model: HookedTransformer, tokens: Inputs) -> Int[Tensor, "batch p
     n_pos, most = tokens.shape[1], model.cfg.n_ctx
     if not 1 <= n_pos <= most:
         raise ConfigError(f"tokens has {n_pos} positions; expected 1 to {most}")
+    if device(model).type == "meta":
+        raise ConfigError("the model is on the device meta: it has no weights to run")
     rows = tokens.long().to(device(model))
     low, high = (int(rows.min()), int(rows.max())) if len(rows) else (0, 0)
     if low < 0 or high >= model.cfg.d_vocab:

@@ -72,6 +72,7 @@ class Grid:
     seeds: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
+        checked(self.start, RunConfig, "start")
         object.__setattr__(self, "axes", _frozen(self.axes, "axes", self.start))
         groups = tuple(_frozen(g, "zip", self.start, once=False) for g in self.together)
         object.__setattr__(self, "together", groups)

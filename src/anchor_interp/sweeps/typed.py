@@ -55,8 +55,10 @@ def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None)
             raise ConfigError(f"{first} changes a preset, and {start} is a file; edit {file}")
         return read_sweep(file)
     check_name(start, [*RUNS, *SWEEPS], "no preset or sweep")
-    given = named_values(changes)
-    values = {name.replace("-", "_"): several for name, several in given.items()}
+    parts = (change.partition("=") for change in changes)
+    values = named_values(
+        name.replace("-", "_") + "=" * bool(eq) + rest for name, eq, rest in parts
+    )
     own_seeds: Any = values.pop("seed", None)
     if own_seeds and seeds is not None:
         raise ConfigError("seed=... and seeds both name seeds; use one of them")

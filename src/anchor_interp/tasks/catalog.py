@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from anchor_interp._util.schema import check_name, digest
+from anchor_interp._util.schema import check_name, checked, digest
 from anchor_interp.tasks import addition, anchor, cogs, corpus, prontoqa, scan
 from anchor_interp.tasks.task import Task
 
@@ -15,7 +15,7 @@ NAMED_TASKS: Mapping[str, Task] = MappingProxyType(_NAMED)
 
 def name_task(name: str, task: Task) -> None:
     """Make a task of one's own known under a name, in this process, as a module of tasks may do."""
-    _NAMED[name] = task
+    _NAMED[name] = checked(task, Task, "task")
 
 
 def named_task(name: str) -> Task:

@@ -114,6 +114,10 @@ class Sequences(Readable):
             after = self.position.astype(np.int64)[:, None] + [1, 2]
             anchors = self.tokens[np.arange(len(self))[:, None], after]  # [n, 2]
             wanted = np.reshape(_several(pair, Pair, "pair"), (-1, 2))
+            known = str(self.provenance.get("anchors", "")).split()
+            if known and (other := set(map(str, wanted.ravel())) - set(known)):
+                expected = f"expected the task's anchors ({', '.join(known)})"
+                raise ConfigError(f"pair has {', '.join(sorted(other))}; {expected}")
             kept &= (anchors[:, None] == wanted).all(2).any(1)
         if role is not None:
             kept &= np.isin(np.array(ROLES)[self.role], _several(role, Role, "role"))
