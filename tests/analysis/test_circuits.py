@@ -385,6 +385,13 @@ def test_one_layer_has_no_published_route() -> None:
     assert found.p_accuracy == 1  # all reachable edges
 
 
+def test_a_route_needs_the_key_right_before_both_anchors() -> None:
+    places = {"key": 2, "first": 4, "second": 3}
+    bench = EdgeAblation(random_model(), anchor_interp.Examples(SEQUENCES.tokens, places=places))
+    compared = compare_circuit(bench, Circuit(bench.reachable, bench.roles), n_random=1)
+    assert [other.name for other in compared.others] == ["attention rollout"]
+
+
 def test_circuits_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     nothing: Any = None

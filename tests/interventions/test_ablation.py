@@ -347,6 +347,8 @@ BETWEEN = aligned_sequences(FEW_KEYS, 3, 4, seed=0)
         ({"sequences": np.ones((2, 9))}, r"expected integers \[n, pos\]"),
         ({"sequences": np.ones((0, 9), np.int64)}, r"expected integers \[n, pos\]"),
         ({"sequences": SEQUENCES.tokens + 100}, "expected 0 to 119"),
+        ({"position": 4}, "the position of sequences that know it is 4; expected null"),
+        ({"ablation": "zero", "references": BETWEEN}, "the references of zero ablation is Seq"),
         ({"references": BETWEEN}, "have the positions noise, noise, noise, key"),
         ({"references": SEQUENCES.tokens[:, :8]}, "the references have the positions 0, 1, 2"),
         ({"answers": np.zeros(4)}, "float64; expected integers"),
@@ -361,6 +363,17 @@ def test_bad_input_is_refused(
     with pytest.raises(ConfigError, match=message) as caught:
         EdgeAblation(random_model(), **({"sequences": SEQUENCES} | arguments))
     assert "\n" not in str(caught.value)
+
+
+def test_mlps_are_ablated_with_a_reference_for_each_sequence() -> None:
+    model, none = random_model(), torch.zeros(3, 1, 2, 9, 9, dtype=torch.bool)
+    references = edge_outputs(model, SEQUENCES[:3], mlps=True)
+    mlps = torch.ones(3, 1, 9, dtype=torch.bool)
+    with (
+        pytest.raises(ConfigError, match="there are 4 sequences and 3 references"),
+        ablate_edges(model, none, references, mlps=mlps),
+    ):
+        model(torch.from_numpy(SEQUENCES.tokens.astype(np.int64)))
 
 
 def test_bad_models_are_refused() -> None:

@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 import torch
 from refusals import assert_refused
-from small_models import LAYOUTS, random_model
+from small_models import FEW_KEYS, LAYOUTS, random_model
 
 import anchor_interp as ai
+from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.interventions.interchange import random_subspace
 from anchor_interp.interventions.masks import no_edges
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.pages.analysis_page import render_analysis
+from anchor_interp.runs.evaluation import accuracy
 from anchor_interp.tasks.exchanges import renamed_answers
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
@@ -199,6 +201,12 @@ def test_a_grid_has_the_positions_of_the_examples() -> None:
     ]  # fmt: skip
     plain = ai.site_grid(random_model(), ["mlp_out"], positions=ai.Examples(CLEAN.tokens, at=3))
     assert [site.position for site in plain] == [0, 1, 2, 3] * 3
+    padded = ai.Examples([[0, 0, 3, 4], [0, 5, 6, 7]], padding=0)
+    in_all = ai.site_grid(random_model(n_layers=1), ["mlp_out"], positions=padded)
+    assert [site.position for site in in_all] == [2, 3]
+    nowhere = ai.Examples([[0, 0, 3], [4, 0, 0]], padding=0)
+    fallback = ai.site_grid(random_model(n_layers=1), ["mlp_out"], positions=nowhere)
+    assert [site.position for site in fallback] == ["last"]
 
 
 def test_an_answer_that_copies_the_label_is_exchanged() -> None:
@@ -233,7 +241,7 @@ def test_an_answer_that_copies_the_label_is_exchanged() -> None:
         ),
         (
             lambda: ai.exchange_label(sums(0), sums(1), "a", lambda x: x["a"]),
-            r"the answer of row \d+ is \d, and answer makes \d of its labels",
+            r"answer makes \d of the labels of row \d+, which is not its answer",
         ),
         (
             lambda: ai.exchange_label(CLEAN, sums(1), "a", lambda x: x["a"]),
@@ -262,6 +270,15 @@ def test_an_answer_that_copies_the_label_is_exchanged() -> None:
             r"pairs \(of exchange_label,",
         ),
         (lambda: patch_of(CORRUPTED, np.zeros((5, 120))), "metric is an array of float64, shape"),
+        (lambda: accuracy(random_model(), CLEAN), "sequences is Examples: .* a Sequences"),  # type: ignore[arg-type]
+        (
+            lambda: mask_leakage(random_model(), FEW_KEYS, CLEAN, "key"),  # type: ignore[arg-type]
+            "expected a Sequences",
+        ),
+        (
+            lambda: renamed_answers([1, 2], CLEAN, seed=0),  # type: ignore[arg-type]
+            "expected an InterchangePairs",
+        ),
         (lambda: ai.attribute_logits(random_model(), CLEAN, RIGHT), r"integers \[batch, answer\]"),
         (
             lambda: patch_of(ai.Examples(CORRUPTED.tokens, WRONG + 90, at=AT)),

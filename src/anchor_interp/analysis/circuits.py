@@ -303,8 +303,8 @@ def compare_circuit(
 
     Random circuits have as many parts in every layer, drawn from those that can reach the output.
     The rollout has as many in all, and is shown with fewer and more edges too (:func:`rollouts`).
-    The routes are left out if there is only one layer or no key, and both if parts are not edges
-    alone. Errors as in :func:`score_circuit`.
+    The routes are left out if there is only one layer, or no key right before both anchors, and
+    both if parts are not edges alone. Errors as in :func:`score_circuit`.
     """
     checked(n_random, int, "n_random", low=1)
     generator = np.random.default_rng(checked(seed, int, "seed", low=0))
@@ -312,11 +312,12 @@ def compare_circuit(
     in_layer = np.bincount(single_parts(inside, circuit.parts)[0][:, 0], minlength=len(inside))
     size, of_edges = int(in_layer.sum()), circuit.parts == "edges"
     by_size = rollouts(bench, (size - 1, size, size + 1, size + 2, 2 * size)) if of_edges else ()
-    routes = []
-    if of_edges and {"key", "first", "second"} <= {*circuit.roles} and bench.model.cfg.n_layers > 1:
-        length, position = len(circuit.roles), circuit.roles.index("key")
+    routes, roles = [], circuit.roles
+    position = roles.index("key") if "key" in roles else 0
+    in_a_row = roles[position : position + 3] == ("key", "first", "second")
+    if of_edges and in_a_row and bench.model.cfg.n_layers > 1:
         for route in ROUTES.values():
-            wired = route_circuit(bench.model, route, length=length, position=position)
+            wired = route_circuit(bench.model, route, length=len(roles), position=position)
             routes.append((f"{route.name} route", bench.reachable & wired.edges))
     random = np.zeros((n_random, *inside.shape), np.bool_)
     indices, alone = single_parts(bench.reachable, circuit.parts)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import checked
 from anchor_interp.interventions.masks import Masking, Paths, mask_edges, mask_position, token_edges
 from anchor_interp.interventions.metrics import logit_difference
 from anchor_interp.interventions.patching import SMALLEST_DIFFERENCE
@@ -77,6 +78,7 @@ def mask_leakage(
         ConfigError: no sequence whose token can be masked, weights or logits that are not finite,
             or logits that do not depend on the token.
     """
+    checked(sequences, Sequences, "sequences")
     at_end = places(sequences, place) == sequences.tokens.shape[1] - 1
     if at_end.any() and not at_end.all():
         left_out = "left out: the %s token of %d of %d sequences is at the last position"

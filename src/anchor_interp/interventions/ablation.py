@@ -107,7 +107,7 @@ def ablate_edges(
             edits = {
                 f"blocks.{layer}.attn.hook_z": _adding(reference, layer, cut)
                 for layer, cut in enumerate(edges)
-                if cut.any()
+                if cut.any() or (mlps is not None and mlps[layer].any())  # checks them
             }
         for layer, at in enumerate(() if mlps is None else mlps):
             if at.any():

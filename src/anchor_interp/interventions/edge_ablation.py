@@ -89,8 +89,9 @@ class EdgeAblation(Readable):
             and over; a single sequence from each reference in turn. If None, the references are
             the sequences themselves, each resampled from the next one in an order drawn from
             ``seed``.
-        answers: the answer of every sequence. If None, the right answers of ``Examples`` that have
-            them, against their wrong ones if given; otherwise the unedited model's own.
+        answers: the answer of every sequence; ``predict(model, sequences)`` for the model's own. If
+            None, of ``Examples`` that have answers those, against their wrong ones if given;
+            otherwise, and of ``Sequences``, the unedited model's own.
         position: 0-based position of the key, if ``sequences`` are tokens that have one.
         parts: what is ablated besides edges, or in place of single ones.
 
@@ -211,6 +212,7 @@ class EdgeAblation(Readable):
         n = len(self.tokens)
         each = np.arange(n)
         if self.ablation == "zero":
+            checked(references, type(None), "the references of zero ablation")
             return None, (each, each)
         if references is None:
             if n < 2:
@@ -267,6 +269,7 @@ def run_ablated(
 def _aligned(sequences: Tokens, position: int | None) -> Examples:
     """Examples; of tokens alone, with the places of a key at this position."""
     if isinstance(sequences, Sequences | Examples):
+        checked(position, type(None), "the position of sequences that know it")
         examples, what = as_examples(sequences), "are answered"
         where: np.ndarray = examples.at
         if isinstance(sequences, Sequences):

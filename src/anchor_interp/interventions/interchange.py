@@ -130,8 +130,7 @@ def interchange(
     exchange = _Exchange(subject, pairs, site, batch_size)
     basis = None
     if subspace is not None:
-        if len(subspace.basis) != exchange.width:
-            n = len(subspace.basis)
+        if (n := len(subspace.basis)) != exchange.width:
             raise ConfigError(f"the subspace has {n} dimensions; expected {exchange.width}")
         basis = torch.from_numpy(subspace.basis).to(exchange.base)
     logits = exchange.run(np.arange(len(exchange.rows)), basis, batch_size)
@@ -244,8 +243,7 @@ class _Exchange:
         )
         shape = self._whole.shape
         self._mask = site_mask(site, base, shape).to(self.rows.device).expand(shape)
-        sizes = self._mask.flatten(1).sum(1)
-        low, high = int(sizes.min()), int(sizes.max())
+        low, high = map(int, self._mask.flatten(1).sum(1).aminmax())
         if low != high:
             raise ConfigError(f"{site} has {low} to {high} numbers; exchange one position")
         self.base, self._source = (x[self._mask].view(len(x), -1) for x in (self._whole, source))

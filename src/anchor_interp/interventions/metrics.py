@@ -125,9 +125,9 @@ def _answers(given: Answers, wrong: bool = False) -> Int64[np.ndarray, " n"]:
         given = given.examples()
     if not isinstance(given, Examples):
         return as_integers(given, "answers", "n").astype(np.int64)
-    tokens = given.wrong if wrong else given.answers
+    which = "wrong" if wrong else "answers"
+    tokens: np.ndarray | None = getattr(given, which)
     if tokens is None:
-        which = "wrong" if wrong else "answers"
         raise ConfigError(f"the examples have no {which}; give Examples(tokens, ..., {which}=...)")
     return tokens
 

@@ -104,12 +104,12 @@ def site_grid(
     """Every site of some activations, in the order activation, layer, position, head.
 
     The positions are by default those of anchor sequences. Of examples they are the places, or if
-    there are none all positions up to the last answer.
+    there are none all positions up to the last answer that lie in no padding.
     """
     check_model(model)
     if isinstance(positions, Examples):
-        named = (*positions.places, "last")
-        positions = named if positions.places else range(positions.at.max() + 1)
+        columns = np.flatnonzero(positions.inside[:, : positions.at.max() + 1].all(0)).tolist()
+        positions = [*positions.places, "last"] if positions.places or not columns else columns
     return tuple(
         Site(name, layer, position, head)
         for name in checked(names, tuple[Activation, ...], "names")

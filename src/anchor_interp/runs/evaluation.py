@@ -180,6 +180,7 @@ def predict(model: HookedTransformer, tokens: Inputs) -> Int64[np.ndarray, " n"]
 
 def accuracy(model: HookedTransformer, sequences: Sequences) -> float:
     """Share of sequences that are answered with their target."""
+    checked(sequences, Sequences, "sequences")
     return float((predict(model, sequences) == sequences.targets).mean())
 
 

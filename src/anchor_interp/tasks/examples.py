@@ -153,8 +153,10 @@ class Examples(Readable):
         self.answers = None if answers is None else self._each(answers, "answers")
         self.wrong = None if wrong is None else self._each(wrong, "wrong")
         self.at: Int64[np.ndarray, " n"] = self._columns(at, "at")
-        self.labels = {n: self._column(np.asarray(v), n) for n, v in (labels or {}).items()}
-        self.places = {name: self._columns(at, name) for name, at in (places or {}).items()}
+        labels = checked(labels, Mapping | None, "labels") or {}
+        places = checked(places, Mapping | None, "places") or {}
+        self.labels = {name: self._column(np.asarray(v), name) for name, v in labels.items()}
+        self.places = {name: self._columns(at, name) for name, at in places.items()}
         if taken := {"all", "last", "noise", "other"}.intersection(self.places):
             raise ConfigError(f"the name {min(taken)!r} means other positions; rename the place")
 
@@ -221,8 +223,7 @@ class Examples(Readable):
     def _column(self, values: np.ndarray, name: str) -> np.ndarray:
         checked(name, str, "the name of a label or place")
         if values.shape != (len(self),):
-            expected = f"expected {len(self)} values, one a row of tokens"
-            raise ConfigError(f"{name} has shape {values.shape}; {expected}")
+            raise ConfigError(f"{name} has shape {values.shape}; expected {len(self)} values")
         return values
 
     def _summary(self) -> str:

@@ -9,7 +9,7 @@ from jaxtyping import Int64
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
-from anchor_interp._util.schema import check_name
+from anchor_interp._util.schema import check_name, checked
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.examples import Examples, Integers, as_integers, check_aligned
 from anchor_interp.tasks.functions import Pair
@@ -92,9 +92,8 @@ def exchange_label(
         computed = _answers(answer(examples.labels), "answer", len(examples))
         wrong = np.flatnonzero(examples.answers != computed)
         if len(wrong):
-            given = None if examples.answers is None else examples.answers[wrong[0]]
-            row = f"the answer of row {wrong[0]} is {given}"
-            raise ConfigError(f"{row}, and answer makes {computed[wrong[0]]} of its labels")
+            made = f"answer makes {computed[wrong[0]]} of the labels of row {wrong[0]}"
+            raise ConfigError(f"{made}, which is not its answer")
     moved = {**base.labels, label: source.labels[label]}
     expected = _answers(answer(moved), "answer", len(base))
     apart = expected != base.answers
@@ -114,6 +113,7 @@ def renamed_answers(
     One permutation of all answers, drawn with the seed, renames the counterfactual ones: all
     composed answers of an anchor task, or those given.
     """
+    checked(pairs, InterchangePairs, "pairs")
     if isinstance(task, AnchorTask):
         answers = np.unique([task.composed(pair, task.keys) for pair in task.pairs])
     else:
