@@ -83,8 +83,8 @@ evidence: $(EVIDENCE:%=docs/evidence/%.json)
 
 train_step = $(BIN)/python benchmarks/train_step.py --json
 train_step_without_onednn = $(train_step) --without-onednn --cases tiny paper-1head
-faults = PYTHONPATH=tests/helpers $(BIN)/python tests/robustness/faults.py
-fuzz = PYTHONPATH=tests/helpers $(BIN)/python tests/robustness/fuzz.py --minutes 30 --json .cache/fuzz.json && cat .cache/fuzz.json
+faults = PYTHONPATH=tests/helpers:experiments $(BIN)/python tests/robustness/faults.py
+fuzz = PYTHONPATH=tests/helpers:experiments $(BIN)/python tests/robustness/fuzz.py --minutes 30 --json .cache/fuzz.json && cat .cache/fuzz.json
 recipes = $(BIN)/python experiments/recipes.py judge
 recipes_search = $(BIN)/python experiments/recipes.py search
 interchange = $(BIN)/python experiments/interchange.py
@@ -96,7 +96,7 @@ batched = $(BIN)/python benchmarks/batched.py --json
 busy = $(BIN)/python benchmarks/busy.py --json
 sequences = $(BIN)/python benchmarks/sequences.py --json
 language_speed = $(BIN)/python benchmarks/language.py --json
-sweep_faults = PYTHONPATH=tests/helpers $(BIN)/python tests/robustness/sweep_faults.py
+sweep_faults = PYTHONPATH=tests/helpers:experiments $(BIN)/python tests/robustness/sweep_faults.py
 claims = $(BIN)/python -m experiments.papers --tables experiments/tables/tiny --json
 # not in EVIDENCE: it needs RELEASED_CODE=PATH, a checkout of the papers' released code
 released_code = $(train_step) --released-code "$(RELEASED_CODE)"
