@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from anchor_interp.analysis import findings
 from anchor_interp.pages import report
-from anchor_interp.runs import evaluation, loop, run, session, train
+from anchor_interp.runs import evaluation, loop, objectives, run, session
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.writer import writing
 
@@ -351,14 +351,14 @@ def training_faults() -> list[Fault]:
         fault("out of memory", "a GPU's report at step 25", 1, f"{NO_MEMORY} training",
               inside=at_step(25, give_up_on(GPU_REPORT))),
         fault("out of memory", "address space while drawing sequences", 1, f"{NO_MEMORY} training",
-              inside=when_called(train, "draw_training", exhaust_address_space)),
+              inside=when_called(objectives, "draw_training", exhaust_address_space)),
         fault("NaN", "weights at step 21", 1, "step 25: loss nan.*lower the learning rate",
               inside=at_step(21, poison)),
         fault("NaN", "weights at step 21, SIGTERM at 22", 1, "weights are no longer finite",
               inside=both(at_step(21, poison), at_step(22, kill_self(signal.SIGTERM)))),
         fault("clock set back", "by a day at step 25", 0, "", inside=at_step(25, day_back)),
         fault("Ctrl-C", "before the first step", 130, "stopped before training began",
-              inside=when_called(train, "draw_training", kill_self(signal.SIGINT))),
+              inside=when_called(objectives, "draw_training", kill_self(signal.SIGINT))),
         fault("Ctrl-C", "at step 25", 130, "stopped at step 26",
               inside=at_step(25, kill_self(signal.SIGINT))),
         fault("Ctrl-C", "in the final judging", 130, "while judging",
