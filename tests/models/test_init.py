@@ -10,6 +10,7 @@ import pytest
 import torch
 from small_models import LAYOUTS
 
+from anchor_interp._util.errors import ConfigError
 from anchor_interp.models.init import gamma_std
 from anchor_interp.models.networks import build_network
 from anchor_interp.models.shapes import (
@@ -161,3 +162,8 @@ def test_building_leaves_global_generators_alone() -> None:
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1] == random.getstate()
     assert np.array_equal(before[2][1], np.random.get_state()[1])  # type: ignore[index]  # noqa: NPY002
+
+
+def test_a_parameter_without_a_rule_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"no initialisation is defined for .*b_Q"):
+        gamma_std("blocks.0.attn.b_Q", ModelConfig(), InitConfig())

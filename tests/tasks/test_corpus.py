@@ -237,6 +237,8 @@ def spoil(folder: Path, what: str) -> dict[str, Any]:
                 path.unlink()
     elif what == "binary":
         (folder / "m1.py").write_bytes(b"\x7fELF\x00\x01\xff")
+    elif what == "nul":
+        (folder / "m1.py").write_bytes(b"a = 1\x00")
     elif what == "short":
         fields["length"] = 8_000
     elif what == "bytes":
@@ -258,6 +260,7 @@ def spoil(folder: Path, what: str) -> dict[str, Any]:
     ("empty", "has no text to train on"),
     ("one", "has 1 files of text, .* expected two"),
     ("binary", r"m1.py is not UTF-8 text: .* position 6: invalid start byte"),
+    ("nul", "m1.py holds a NUL character, so it is not text; remove it or convert it"),
     ("short", "a window needs 8,001: give more text, lower task.length or raise task.limit"),
     ("bytes", "task.vocabulary is 300; expected 257 with bytes"),
     ("merges", "task.vocabulary 50,257: lower it to"),

@@ -85,7 +85,7 @@ def draw_aspects(task: Task, examples: Dataset) -> dict[str, list[str] | list[in
 
 
 def draw_baselines(task: Task, examples: Dataset) -> dict[str, float]:
-    """The accuracies of the task's own baselines on examples; ConfigError if one is no bool[n]."""
+    """The accuracies of the task's own baselines on examples; ConfigError if one is not bool[n]."""
     accuracies = {}
     for name, right in task.baselines(examples).items():
         rights, wanted = np.asarray(right), (len(examples),)

@@ -159,7 +159,7 @@ def _folder(root: Path) -> Source:
         with raising(ConfigError, f"{path} is not UTF-8 text: ", advice, of=UnicodeDecodeError):
             text = data.decode("utf-8-sig")
         if "\0" in text:
-            raise ConfigError(f"{path} holds a NUL character, so it is no text{advice}")
+            raise ConfigError(f"{path} holds a NUL character, so it is not text{advice}")
         return {"code" if path.suffix.lower() in CODE else "prose": text}
 
     return _of_files("folder", root, names, documents)
