@@ -22,6 +22,7 @@ from concepts import PRESETS as CONCEPTS
 
 SEEDS = tuple(range(1000, 1005))
 JUDGING_SEEDS = tuple(range(1005, 1015))
+ADDITION_SEEDS = tuple(range(1015, 1035))
 FITTED = 0.95  # the accuracy from which runs count as matched
 
 
@@ -88,6 +89,17 @@ CORNERS: Mapping[str, Corners] = {
     # the paper's own values of both settings
     "prontoqa": Corners("prontoqa", (250, 1_000, 4_000, 16_000), (0.5, 0.7), (0.01, 0.1)),
 }  # fmt: skip
+
+
+def addition_judging(scale: str) -> Sweep:
+    """The paper's two corners on addition with a held-out square, twenty seeds of their own."""
+    corners = CORNERS["addition"]
+    (grid,) = corners.sweep(scale).grids
+    start = override(
+        grid.start, task=grid.axes["task"][0], n_sequences=grid.axes["n_sequences"][-1]
+    )
+    both = {"gamma": corners.gammas, "weight_decay": corners.decays}
+    return Sweep((Grid(start, together=(both,), seeds=ADDITION_SEEDS),))
 
 
 CONCEPT_GAMMAS = (0.5, 0.65, 0.8, 1.0)

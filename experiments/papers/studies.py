@@ -23,7 +23,7 @@ from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.functions import Affine, Anchor, Override, Pair, Table
 
 from .language_runs import language
-from .section_7_runs import CORNERS, concepts, concepts_judging
+from .section_7_runs import CORNERS, addition_judging, concepts, concepts_judging
 
 _T = TypeVar("_T")
 MeasureName = Literal[
@@ -228,10 +228,13 @@ def _pairs(name: str) -> Sweep:
     )
 
 
-def _noise(name: str) -> Sweep:
-    start = _densely(name, gamma=SCALES[name].small)
-    tasks = {seed: random_broken_task(seed) for seed in range(500, 520)}
-    return Sweep(tuple(Grid(override(start, task=t), seeds=(s,)) for s, t in tasks.items()))
+def _noise(seeds: Iterable[int]) -> Callable[[str], Sweep]:
+    def runs(name: str) -> Sweep:
+        start = _densely(name, gamma=SCALES[name].small)
+        tasks = {seed: random_broken_task(seed) for seed in seeds}
+        return Sweep(tuple(Grid(override(start, task=t), seeds=(s,)) for s, t in tasks.items()))
+
+    return runs
 
 
 def _rates(name: str) -> Sweep:
@@ -280,7 +283,8 @@ STUDIES: Mapping[str, Study] = {
     ),
     "complexity": Study("inferential complexity and gamma", _complexity, ("learning",)),
     "pairs": Study("one broken group or none, pair by pair", _pairs, ("pairs",)),
-    "noise": Study("randomly chosen broken groups", _noise, ("pairs",)),
+    "noise": Study("randomly chosen broken groups", _noise(range(500, 520)), ("pairs",)),
+    "noise-60": Study("more tasks with broken groups", _noise(range(520, 580)), ("pairs",)),
     "rates": Study("learning rate and weight decay", _rates),
     "arbitrary": Study("arbitrary mappings and gamma", _arbitrary, ("learning",)),
     "steps": Study("differences of the anchors", _steps, ("embedding",)),
@@ -288,6 +292,7 @@ STUDIES: Mapping[str, Study] = {
     "scan": Study("both settings and the data on SCAN", CORNERS["scan"].sweep),
     "cogs": Study("both settings and the data on COGS", CORNERS["cogs"].sweep),
     "addition": Study("both settings and the data on addition", CORNERS["addition"].sweep),
+    "addition-20": Study("both settings on addition, twenty seeds", addition_judging),
     "prontoqa": Study(
         "both settings and the data on PrOntoQA", CORNERS["prontoqa"].sweep, ("learning",)
     ),

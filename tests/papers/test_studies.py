@@ -29,11 +29,11 @@ def test_every_study_has_runs_of_several_seeds_at_every_scale(name: str, scale: 
     assert len(configs) >= 10
     assert len({config.seed for config in configs.values()}) >= 5
     if scale == "tiny":
-        most = 5_000 if name in CORNERS else 4_000
+        most = 5_000 if name in (*CORNERS, "addition-20") else 4_000
         assert max(config.train.steps for config in configs.values()) <= most
     # the paper does not say how long the models of section VII train, or not in steps
-    others = (*CORNERS, "language", "concepts", "concepts-judging")
-    shorter = ("noise", "pairs", "settings", "settings-judging", *others)
+    others = (*CORNERS, "addition-20", "language", "concepts", "concepts-judging")
+    shorter = ("noise", "noise-60", "pairs", "settings", "settings-judging", *others)
     if scale == "paper" and name not in shorter:
         assert min(config.train.steps for config in configs.values()) > 90_000
 
