@@ -1,6 +1,7 @@
 """Rows of tables, one a run: which runs they are, and the numbers that claims and figures take."""
 
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -113,6 +114,11 @@ def log_final_loss(row: Row) -> float | None:
     return None if loss is None else math.log(loss)
 
 
+def alike_ratio(row: Row) -> float:
+    """By how much the log ratio of steps stays within a factor of 1.2."""
+    return math.log(1.2) - abs(row["ratio"])
+
+
 def rank_share(row: Row) -> float | None:
     """Stable rank of W_Q(1) over its value at initialisation."""
     rank, at_init = number_of(row, "stable_rank"), number_of(row, "stable_rank_at_init")
@@ -182,17 +188,18 @@ def with_held(setting: str) -> Callable[[Rows], Rows]:
 
 
 def with_ratio(column: str) -> Callable[[Rows], Rows]:
-    """A row for each gamma and seed: the log ratio of steps at complexity 6 and 0.
+    """A row for each depth, gamma and seed: the log ratio of steps at complexity 6 and 0.
 
     The column of the steps is empty where one of the two never came there.
     """
 
     def ratios(rows: Rows) -> Rows:
         ends = [row for row in rows if row["status"] == "done" and row["complexity"] in (0, 6)]
-        at = {(row["gamma"], row["seed"], row["complexity"]): row for row in ends}
+        cell = operator.itemgetter("n_layers", "gamma", "seed")
+        at = {(*cell(row), row["complexity"]): row for row in ends}
         found, log = [], log_steps(column)
-        for gamma, seed in dict.fromkeys((row["gamma"], row["seed"]) for row in ends):
-            simple, broken = at.get((gamma, seed, 0)), at.get((gamma, seed, 6))
+        for one in dict.fromkeys(map(cell, ends)):
+            simple, broken = at.get((*one, 0)), at.get((*one, 6))
             steps = [log(row) for row in (simple, broken) if row is not None]
             if simple is None or broken is None or None in steps:
                 continue
@@ -301,6 +308,7 @@ NUMBERS: Mapping[str, Callable[[Row], float | None]] = {
     "slowed": slowed,
     "slowed_unequal": slowed_unequal,
     "found_late": found_late,
+    "alike_ratio": alike_ratio,
     "moved": moved,
 }
 """Numbers that are computed from a row's columns."""

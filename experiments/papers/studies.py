@@ -212,6 +212,15 @@ def _complexity(name: str) -> Sweep:
     return Sweep((Grid(_start(name, log_every=20, eval_every=500), axes, seeds=_SEEDS),))
 
 
+def _complexity_post(name: str) -> Sweep:
+    neurips = SCALES[name].neurips
+    start = override(neurips, n_sequences=max(100_000, neurips.train.n_sequences), log_every=10,
+                     eval_every=100, until_accuracy=0.99)  # fmt: skip
+    tasks = tuple(map(anchor.reasoning_complexity, range(7)))
+    axes = {"n_layers": (2, 3), "gamma": (0.45, 0.7), "task": tasks}
+    return Sweep((Grid(start, axes, seeds=tuple(range(600, 607))),))
+
+
 def _densely(name: str, **settings: Any) -> RunConfig:
     steps = SCALES[name].short
     every = steps // 30
@@ -282,6 +291,9 @@ STUDIES: Mapping[str, Study] = {
         "more random settings", lambda name: settings(name, JUDGING), ("mechanism",)
     ),
     "complexity": Study("inferential complexity and gamma", _complexity, ("learning",)),
+    "complexity-post": Study(
+        "inferential complexity, gamma and depth, post-LayerNorm", _complexity_post, ("learning",)
+    ),
     "pairs": Study("one broken group or none, pair by pair", _pairs, ("pairs",)),
     "noise": Study("randomly chosen broken groups", _noise(range(500, 520)), ("pairs",)),
     "noise-60": Study("more tasks with broken groups", _noise(range(520, 580)), ("pairs",)),
