@@ -55,9 +55,11 @@ def built(out: Path, **environment: str) -> Path:
     return out
 
 
-def text(page: Path) -> str:
-    """What a reader sees of a page."""
+def text(page: Path, *, code: bool = True) -> str:
+    """What a reader sees of a page, with or without blocks of code."""
     body = page.read_text(encoding="utf-8").partition("<article")[2].partition("</article>")[0]
+    if not code:
+        body = re.sub(r"<pre\b.*?</pre>", "", body, flags=re.DOTALL)
     return html.unescape(re.sub(r"<[^>]+>", "", body))
 
 
@@ -76,6 +78,17 @@ def test_the_site_loads_nothing_from_the_network(site: Path) -> None:
         assert not [tag for tag in loaded if re.search(r"(?:src|href)=\"?(?:https?:)?//", tag)]
     for sheet in site.rglob("*.css"):
         assert not re.search(r"(?:url\(|@import )['\"]?(?:https?:)?//", sheet.read_text())
+
+
+def test_the_site_is_short(site: Path) -> None:
+    """Words of all pages, with home and the notebooks, but not the reference, claims and code."""
+    words = {
+        page: len(re.findall(r"\S*\w\S*", text(page, code=False)))
+        for page in site.rglob("*.html")
+        if page.parent.name in (site.name, "notebooks") and page.stem not in ("claims", "404")
+    }
+    assert len(words) > 20
+    assert sum(words.values()) <= 14_000, words
 
 
 def test_docstrings_are_readable(site: Path) -> None:
