@@ -33,7 +33,15 @@ def test_every_study_has_runs_of_several_seeds_at_every_scale(name: str, scale: 
         assert max(config.train.steps for config in configs.values()) <= most
     # the paper does not say how long the models of section VII train, or not in steps
     others = (*CORNERS, "addition-20", "language", "concepts", "concepts-judging")
-    shorter = ("noise", "noise-60", "pairs", "complexity-post", "settings", "settings-judging", *others)
+    shorter = (
+        "noise",
+        "noise-60",
+        "pairs",
+        "complexity-post",
+        "settings",
+        "settings-judging",
+        *others,
+    )
     if scale == "paper" and name not in shorter:
         assert min(config.train.steps for config in configs.values()) > 90_000
 
