@@ -167,9 +167,9 @@ def neurips_5_3(data: Data) -> Panels:
     ]  # fmt: skip
 
 
-def _speed(data: Data, column: str, sizes: tuple[str, str]) -> list[tuple[str, Figure]]:
+def _speed(data: Data, *sizes: str) -> list[tuple[str, Figure]]:
     """Steps to a training loss over depth, a panel for each size of the initial weights."""
-    rows = data.rows("complexity")
+    rows, column = data.rows("complexity-post"), "steps_to_loss"
     ends = dict(zip(("large", "small"), sorted({row["gamma"] for row in rows}), strict=True))
     return [
         (f"{size} initialisation, gamma {ends[size.split()[-1]]:g}",
@@ -181,8 +181,7 @@ def _speed(data: Data, column: str, sizes: tuple[str, str]) -> list[tuple[str, F
 
 def neurips_6(data: Data) -> Panels:
     """NeurIPS paper, section 6: steps to fit data of growing inferential complexity (figure 6)."""
-    letters = ("(a) small", "(b) large"), ("small", "large")
-    return [_speed(data, column, sizes) for column, sizes in zip(LEVELS, letters, strict=True)]
+    return [_speed(data, "(a) small", "(b) large")]
 
 
 def neurips_b(data: Data) -> Panels:
@@ -311,16 +310,15 @@ def control_8(data: Data) -> Panels:
     against = {"": "all", "_neighbours": "neighbours", "_strangers": "others"}
     areas = {
         f"{title}\n{whom}": [
-            v for row in data.rows("noise") if (v := row.get(name + end)) is not None
+            v for row in data.rows("noise-60") if (v := row.get(name + end)) is not None
         ]
         for end, whom in against.items()
         for name, title in scores.items()
     }
     broken = [row for row in data.rows("pairs") if row["complexity"]]
     pairs = pairs_learned(broken, of_three_and_four)
-    letters = (("(A) large", "(A) small"), ("large", "small"))
     return [
-        *(_speed(data, column, sizes) for column, sizes in zip(LEVELS, letters, strict=True)),
+        _speed(data, "(A) large", "(A) small"),
         [("(B) (3, 4) and (4, 3) broken; pairs of 3 and 4 in colour", pairs)],
         [("broken groups found, task by task", strips(areas, "AUROC", reference=0.5))],
     ]
@@ -409,7 +407,7 @@ SECTIONS: Mapping[str, Callable[[Data], Panels]] = {
 }  # fmt: skip
 _STUDIES = {
     "neurips_4": ("depth",), "control_6c": ("decay",), "control_7_concepts": ("concepts",),
-    "control_8": ("complexity",),
+    "neurips_6": ("complexity-post",), "control_8": ("complexity-post",),
     **dict.fromkeys(("forest_anchors", "forest_realistic", "forest_readme"), tuple(STUDIES)),
 }  # fmt: skip
 
