@@ -87,7 +87,7 @@ def test_a_wrong_command_is_one_clear_line(
 
 
 @pytest.mark.parametrize(("study", "column"), [
-    ("complexity", "complexity"), ("branches", "branch_weight_decay"),
+    ("complexity-post", "complexity"), ("branches", "branch_weight_decay"),
 ])  # fmt: skip
 def test_a_table_that_lacks_a_column_is_named(
     study: str, column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
