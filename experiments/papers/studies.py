@@ -38,6 +38,7 @@ _SEEDS = tuple(range(400, 405))
 FITTING, JUDGING, NEW = range(25), range(25, 70), 35
 
 
+_POST = {"normalization": "post", "act_fn": "relu"}  # the layout of the one-head models
 PAPER = preset("paper-1head")  # the paper's model and training (appendix A)
 
 
@@ -228,22 +229,19 @@ def _densely(name: str, **settings: Any) -> RunConfig:
     return _start(name, steps=steps, **often, **settings)
 
 
-def _pairs(name: str) -> Sweep:
-    start = _densely(name, task=broken_task({(3, 4): -6}))
-    seeds = tuple(range(400, 410))  # a sign-flip test of five cannot come below 0.06
+def _pairs(name: str, first_seed: int = 400, **settings: Any) -> Sweep:
+    start = _densely(name, task=broken_task({(3, 4): -6}), **settings)
+    seeds = tuple(range(first_seed, first_seed + 10))  # five cannot come below p = 0.06
     unbroken = override(start, task=anchor.reasoning_complexity(0), gamma=SCALES[name].small)
     return Sweep(
         (Grid(start, _gammas(name, "large", "small"), seeds=seeds), Grid(unbroken, seeds=seeds))
     )
 
 
-def _noise(seeds: Iterable[int]) -> Callable[[str], Sweep]:
-    def runs(name: str) -> Sweep:
-        start = _densely(name, gamma=SCALES[name].small)
-        tasks = {seed: random_broken_task(seed) for seed in seeds}
-        return Sweep(tuple(Grid(override(start, task=t), seeds=(s,)) for s, t in tasks.items()))
-
-    return runs
+def _noise(name: str, seeds: Iterable[int], **settings: Any) -> Sweep:
+    start = _densely(name, gamma=SCALES[name].small, **settings)
+    tasks = {seed: random_broken_task(seed) for seed in seeds}
+    return Sweep(tuple(Grid(override(start, task=t), seeds=(s,)) for s, t in tasks.items()))
 
 
 def _rates(name: str) -> Sweep:
@@ -295,8 +293,17 @@ STUDIES: Mapping[str, Study] = {
         "inferential complexity, gamma and depth, post-LayerNorm", _complexity_post, ("learning",)
     ),
     "pairs": Study("one broken group or none, pair by pair", _pairs, ("pairs",)),
-    "noise": Study("randomly chosen broken groups", _noise(range(500, 520)), ("pairs",)),
-    "noise-60": Study("more tasks with broken groups", _noise(range(520, 580)), ("pairs",)),
+    "pairs-post": Study(
+        "the same, post-LayerNorm", lambda name: _pairs(name, 410, **_POST), ("pairs",)
+    ),
+    "noise": Study(
+        "randomly chosen broken groups", lambda name: _noise(name, range(500, 520)), ("pairs",)
+    ),
+    "noise-60": Study(
+        "more tasks with broken groups, post-LayerNorm",
+        lambda name: _noise(name, range(520, 580), **_POST),
+        ("pairs",),
+    ),
     "rates": Study("learning rate and weight decay", _rates),
     "arbitrary": Study("arbitrary mappings and gamma", _arbitrary, ("learning",)),
     "steps": Study("differences of the anchors", _steps, ("embedding",)),
