@@ -75,7 +75,7 @@ public-api: $(VENV)/.installed-dev
 # One rule a file. Each command prints its JSON, or keeps what it has under .cache/ and goes on from
 # there when it is started again; docs/evidence/README.md says what a file shows and how long it takes.
 EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search \
-	circuits circuit_sizes masks interchange analysis gpt2_shape scaling sweep sweep_long batched sweep_faults \
+	circuits circuit_sizes masks interchange analysis attribution_patching gpt2_shape scaling sweep sweep_long batched sweep_faults \
 	claims busy sequences language_speed
 
 evidence: $(EVIDENCE:%=docs/evidence/%.json)
@@ -89,6 +89,7 @@ recipes = $(BIN)/python experiments/recipes.py judge
 recipes_search = $(BIN)/python experiments/recipes.py search
 interchange = $(BIN)/python experiments/interchange.py
 analysis = $(BIN)/python benchmarks/analysis.py --json
+attribution_patching = $(BIN)/python benchmarks/attribution_patching.py --json
 scaling = $(BIN)/python benchmarks/scaling.py --json
 sweep = $(BIN)/python benchmarks/sweep.py --json
 sweep_long = $(sweep) --parts throughput --ways "2 workers" --steps 1000 --turns 2

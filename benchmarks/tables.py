@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import analysis
+import attribution_patching
 import busy
 import language
 import scaling
@@ -32,6 +33,7 @@ BENCHMARKS: Mapping[str, Tables] = {
     "sweep": sweep.tables,
     "sweep_long": sweep.tables,
     "analysis": analysis.tables,
+    "attribution_patching": attribution_patching.tables,
     "busy": busy.tables,
     "sequences": sequences.tables,
     "language_speed": language.tables,

@@ -46,14 +46,14 @@ def logits(built: HookedTransformer) -> np.ndarray:
 def test_the_components_sum_to_the_logits(normalization: Normalization) -> None:
     built = model(normalization)
     found = attribute_logits(built, SEQUENCES.tokens)
-    np.testing.assert_allclose(found.logits.sum(0), logits(built), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(found.logits.sum(0), logits(built), rtol=0, atol=1e-10)
     per_layer = 5 + 2 * (normalization == "post")
     assert len(found.components) == 3 * per_layer + 3 + (normalization == "pre")
     assert len(set(found.components)) == len(found.components) == len(found.logits)
     # with a mask attached the sum is the masked model's
     with mask_key_token(built, SEQUENCES):
         masked = attribute_logits(built, SEQUENCES.tokens)
-        np.testing.assert_allclose(masked.logits.sum(0), logits(built), rtol=0, atol=1e-9)
+        np.testing.assert_allclose(masked.logits.sum(0), logits(built), rtol=0, atol=1e-10)
     assert abs(masked.logits.sum(0) - found.logits.sum(0)).max() > 1e-3
 
 
@@ -89,7 +89,7 @@ def test_a_component_is_the_slope_along_its_own_size(
     with hooked(built, edits):
         moved = logits(built)
     slope = found.logits[found.components.index(component)]
-    np.testing.assert_allclose(moved - logits(built), slope, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(moved - logits(built), slope, rtol=0, atol=1e-10)
     assert abs(slope).max() > 1e-3
 
 
@@ -206,8 +206,8 @@ def test_other_transformers(changes: dict[str, Any]) -> None:
     with torch.no_grad():
         expected = built(tokens)[:, -1].numpy()
     found = attribute_logits(built, tokens)
-    np.testing.assert_allclose(found.logits.sum(0), expected, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(logit_lens(built, tokens).logits[-1], expected, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(found.logits.sum(0), expected, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(logit_lens(built, tokens).logits[-1], expected, rtol=0, atol=1e-10)
 
 
 @only_3

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -68,6 +69,39 @@ def test_sequences_arrays_and_tensors_are_taken_alike(name: str) -> None:
     assert torch.equal(whole, tensor)
 
 
+WRONG: dict[str, Any] = {
+    "tokens run from 999 to 999; expected 0 to 119": torch.full((6, 9), 999),
+    "tokens has 90 positions; expected 1 to 10": np.tile(SEQUENCES.tokens, 10),
+    "expected.* integers|not an array of integers": SEQUENCES.tensor.bfloat16(),
+}
+"""Another model's tokens, too many positions, tokens that are not integers."""
+
+
+@pytest.mark.parametrize("message", WRONG)
+@pytest.mark.parametrize("name", TAKES_TOKENS)
+def test_tokens_of_another_model_are_refused(
+    name: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    with pytest.raises(ai.ConfigError, match=message) as caught:
+        TAKES_TOKENS[name](WRONG[message])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", TAKES_TOKENS)
+def test_half_precision_gives_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    half = random_model().bfloat16()
+    half.cfg.dtype = torch.bfloat16
+    monkeypatch.setitem(globals(), "MODEL", half)
+    numbers = torch.as_tensor(TAKES_TOKENS[name](SEQUENCES))
+    assert not numbers.isnan().any()
+
+
+def test_hooks_are_named_by_a_generator() -> None:
+    (activation,) = activations(MODEL, SEQUENCES, (name for name in [HOOK])).values()
+    assert torch.equal(activation, activations(MODEL, SEQUENCES, [HOOK])[HOOK])
+
+
 def test_sequences_bring_their_targets() -> None:
     right = predict(MODEL, SEQUENCES.tokens) == SEQUENCES.targets
     assert accuracy(MODEL, SEQUENCES) == right.mean()
@@ -99,6 +133,13 @@ TAKES_A_MODEL: dict[str, Callable[[HookedTransformer], object]] = {
     "analyze_model": lambda model: ai.analyze_model(model, FEW_KEYS),
     "analyze_model without a task": ai.analyze_model,
 }
+
+
+@pytest.mark.parametrize("name", TAKES_A_MODEL)
+def test_a_model_without_weights_is_refused(name: str) -> None:
+    model = random_model().to("meta", print_details=False)
+    with pytest.raises(ai.ConfigError, match="^the model is on the device meta: it has no weights"):
+        TAKES_A_MODEL[name](model)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

@@ -190,6 +190,7 @@ def test_files_that_do_not_hold_a_transformer_are_refused(
     for change, message in (
         ({"blocks.0.attn.W_Q": None}, "the weights have no 'blocks.0.attn.W_Q'"),
         ({"blocks.1.mlp.W_in": None}, "the weights have no 'blocks.1.mlp.W_in'"),
+        ({"blocks.0.attn.b_Q": None}, "the weights have no 'blocks.0.attn.b_Q'"),
         (
             {"blocks.1.mlp.W_in": weights["W"] if "W" in weights else weights["embed.W_E"]},
             "the weights do not fit: size mismatch for blocks.1.mlp.W_in",

@@ -320,6 +320,11 @@ ARGUMENTS: list[tuple[Build, str]] = [
         "right and wrong are the same in all 3 examples",
     ),
     (lambda: given(log_prob, Examples(ROWS)), "the examples have no answers"),
+    (lambda: patched([Site("z", 0, 9)]), "position is 9 in row 0, which has 9 tokens from"),
+    (
+        lambda: given(tiny_model().blocks[0], torch.zeros(1, 2, 8), torch.zeros(1, 2, 8)),
+        "a post-LayerNorm block takes no shortformer_pos_embed",
+    ),
     (lambda: given(rank, "x"), "answers has shape () and dtype <U1; expected integers [n]"),
     (
         lambda: given(path_patch, tiny_model(), *TWO, [Z], log_prob([1, 2])),

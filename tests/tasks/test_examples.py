@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from refusals import assert_refused
@@ -65,10 +66,21 @@ def test_logits_are_read_where_the_answer_stands(layout: Any) -> None:
         torch.testing.assert_close(logits, whole[range(4), at], atol=1e-12, rtol=0)
 
 
+def test_columns_of_a_table_are_labels() -> None:
+    table = pd.DataFrame({"colour": ["red", "blue", "red"], "size": [1, 2, 3]})
+    examples = ai.Examples(TOKENS, labels=table)
+    assert {name: values.tolist() for name, values in examples.labels.items()} == {
+        "colour": ["red", "blue", "red"],
+        "size": [1, 2, 3],
+    }
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ai.Examples([[1, 2], [3]]), "rows of tokens differ in length; pad them"),
+        (lambda: ai.Examples([[1, 2], [3]]), "integers; are its rows of one length"),
+        (lambda: ai.Examples(torch.zeros(2, 3).bfloat16()), "tokens is not an array of integers"),
+        (lambda: ai.Examples(TOKENS)[:0], r"shape \(0, 4\).*at least one"),
         (lambda: ai.Examples([]), r"shape \(0,\).*at least one"),
         (lambda: ai.Examples(np.zeros((0, 4), int)), r"shape \(0, 4\).*at least one"),
         (lambda: ai.Examples([[0.5, 1]]), "float64; expected integers"),  # type: ignore[arg-type]

@@ -33,6 +33,12 @@ def check_answers(answers: Integer[np.ndarray, " ..."] | None, d_vocab: int) -> 
         raise ConfigError(f"{given}; the model's output tokens are 0 to {d_vocab - 1}")
 
 
+def check_placed(weight: Tensor) -> None:
+    """Raise a ConfigError if a weight is on the device meta."""
+    if weight.is_meta:
+        raise ConfigError("the model is on the device meta: it has no weights to run")
+
+
 @torch.no_grad()
 def check_weights(model: nn.Module) -> None:
     """ConfigError that names the first parameter of a model with a value that is not finite.
@@ -40,8 +46,7 @@ def check_weights(model: nn.Module) -> None:
     Logits do not always tell: TransformerLens takes attention that is NaN as 0.
     """
     for name, weight in model.named_parameters():
-        if weight.is_meta:  # left out of a model whose weights are only looked at
-            continue
+        check_placed(weight)
         if wrong := int((~torch.isfinite(weight)).sum()):
             text = f"{name} holds {wrong:,} of {weight.numel():,} values that are not finite"
             raise ConfigError(f"{text}; expected finite weights: {_ADVICE}")

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.models.finite import check_answers, check_weights
+from anchor_interp.models.finite import check_answers, check_placed, check_weights
 from anchor_interp.models.init import initialize
 from anchor_interp.models.lens import HookedTransformer as HookedTransformer
 from anchor_interp.models.lens import (
@@ -78,11 +78,13 @@ class PostLNBlock(TransformerBlock):
     def forward(
         self,
         resid_pre: Float[Tensor, "batch pos d_model"],
-        shortformer_pos_embed: Tensor | None = None,  # noqa: ARG002 - other embeddings of positions
+        shortformer_pos_embed: Tensor | None = None,
         past_kv_cache_entry: Any = None,
         attention_mask: Int[Tensor, "batch offset_pos"] | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
         """One block, with the arguments of TransformerLens's."""
+        if shortformer_pos_embed is not None:
+            raise ConfigError("a post-LayerNorm block takes no shortformer_pos_embed")
         resid_pre = self.hook_resid_pre(resid_pre)
         attn_out = self.attn(
             *self._attention_inputs(resid_pre),
@@ -153,6 +155,7 @@ def check_model(model: Any) -> None:
     if not is_transformer(model):
         expected = "expected a HookedTransformer or a TransformerBridge"
         raise ConfigError(f"model is {shown(model)}; {expected}")
+    check_placed(model.embed.W_E)
 
 
 def check_causal(model: HookedTransformer) -> None:
@@ -229,10 +232,10 @@ def model_of_weights(
     Args:
         weights: a state dict, which tells neither the activation function nor the normalisation.
         settings: the arguments of its ``HookedTransformerConfig``. Without them look at the weights
-            but do *not* run the model: LayerNorms are left out, biases and buffers may be.
+            but do *not* run the model: LayerNorms are left out.
 
     Raises:
-        ConfigError: a matrix is missing or does not fit, or TransformerLens refuses a setting.
+        ConfigError: a weight is missing or does not fit, or TransformerLens refuses a setting.
     """
     expected = "expected a HookedTransformer's state dict"
     try:
@@ -243,8 +246,7 @@ def model_of_weights(
         arguments = {**usual, **(settings or looked_at), **_shape_of(weights), **_LOADED}
         with torch.device("meta"):
             model = _built(HookedTransformerConfig(**arguments))
-        lacking = model.load_state_dict(weights, strict=False, assign=True).missing_keys
-        for name in lacking if settings else (name for name in lacking if "W_" in name):
+        for name in model.load_state_dict(weights, strict=False, assign=True).missing_keys:
             raise KeyError(name)
     except KeyError as error:
         raise ConfigError(f"the weights have no {error}; {expected}") from error
@@ -305,8 +307,6 @@ def token_rows(model: HookedTransformer, tokens: Inputs) -> Int[Tensor, "batch p
     n_pos, most = tokens.shape[1], model.cfg.n_ctx
     if not 1 <= n_pos <= most:
         raise ConfigError(f"tokens has {n_pos} positions; expected 1 to {most}")
-    if device(model).type == "meta":
-        raise ConfigError("the model is on the device meta: it has no weights to run")
     rows = tokens.long().to(device(model))
     low, high = (int(rows.min()), int(rows.max())) if len(rows) else (0, 0)
     if low < 0 or high >= model.cfg.d_vocab:

@@ -127,7 +127,7 @@ class Examples(Readable):
         wrong: a wrong answer of each.
         at: the position at which the answer is read, one for all or one each: 0-based, or negative
             and counted from the end. By default the last one.
-        labels: named properties of each, n values a name.
+        labels: named properties of each, n values a name; a DataFrame will do.
         places: named positions, as ``at``; sites and masks take their names. ``last`` always is
             where the answer is read.
         padding: the token that fills rows on the left or right; no position lies in it, and
@@ -153,9 +153,10 @@ class Examples(Readable):
         self.answers = None if answers is None else self._each(answers, "answers")
         self.wrong = None if wrong is None else self._each(wrong, "wrong")
         self.at: Int64[np.ndarray, " n"] = self._columns(at, "at")
-        labels = checked(labels, Mapping | None, "labels") or {}
+        if not hasattr(labels, "keys"):  # a DataFrame has them
+            labels = checked(labels, Mapping | None, "labels") or {}
         places = checked(places, Mapping | None, "places") or {}
-        self.labels = {name: self._column(np.asarray(v), name) for name, v in labels.items()}
+        self.labels = {name: self._column(np.asarray(v), name) for name, v in dict(labels).items()}
         self.places = {name: self._columns(at, name) for name, at in places.items()}
         if taken := {"all", "last", "noise", "other"}.intersection(self.places):
             raise ConfigError(f"the name {min(taken)!r} means other positions; rename the place")
@@ -255,7 +256,8 @@ def check_aligned(**named: Examples) -> None:
 
 def as_integers(values: Any, name: str, axes: str) -> Integer[np.ndarray, "..."]:
     """Integers with axes such as ``n, pos`` as an array; ConfigError for anything else."""
-    with raising(ConfigError, f"the rows of {name} differ in length; pad them: ", of=ValueError):
+    reason = f"{name} is not an array of integers; are its rows of one length? "
+    with raising(ConfigError, reason, of=(ValueError, TypeError)):
         array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     if array.ndim != 1 + axes.count(",") or array.dtype.kind not in "iu" or not array.size:
         about = f"shape {array.shape} and dtype {array.dtype}"
