@@ -1,0 +1,116 @@
+"""Does the local learning coefficient tell inferential runs better than the stable rank does?
+
+``python experiments/learning_coefficient.py --runs FOLDER`` measures the specimens and the finished
+runs in FOLDER, prints JSON and writes ``docs/evidence/learning_coefficient.md``. What is judged is
+``coefficient-tells`` in ``papers/registered.toml``; runs that are undertrained are left out.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from anchor_interp.analysis.learning_coefficient import learning_coefficient
+from anchor_interp.models.complexity import first_query_matrix
+from anchor_interp.models.matrices import stable_rank
+from anchor_interp.runs import zoo
+from anchor_interp.runs.run import Run, load
+from measured import table, tell
+from papers.claims import REGISTERED
+from papers.rows import Row
+
+CLAIM = REGISTERED["coefficient-tells"]
+DRAWS = 10_000
+SHARES = {
+    "coefficient_share": "coefficient / half the parameters",
+    "rank_share": "stable rank of W_Q L0 / its initial value",
+}
+
+
+def measure(run: Run) -> Row:
+    """The coefficient by chain, as a share, and the share of the stable rank."""
+    chains = learning_coefficient(run)
+    n_parameters = sum(weight.numel() for weight in run.model.parameters())
+    ranks = [stable_rank(first_query_matrix(each)) for each in (run.model, run.initial)]
+    return {
+        "chains": chains.tolist(),
+        "coefficient": float(chains.mean()),
+        "coefficient_share": 2 * float(chains.mean()) / n_parameters,
+        "rank_share": ranks[0] / ranks[1],
+        "n_parameters": n_parameters,
+    }
+
+
+def area(rows: Sequence[Row], share: str) -> float:
+    """The area under the ROC curve of inferential runs by a smaller share."""
+    inferential = [row["phase"] == "inferential" for row in rows]
+    return float(roc_auc_score(inferential, [-row[share] for row in rows]))
+
+
+def difference(rows: Sequence[Row]) -> float:
+    """What is judged: the area of the coefficient minus that of the stable rank."""
+    areas = [area(rows, share) for share in SHARES]
+    return areas[0] - areas[1]
+
+
+def interval(rows: Sequence[Row]) -> list[float]:
+    """The 95 % interval of the difference over draws of as many runs of each kind."""
+    generator, drawn = np.random.default_rng(0), []
+    kinds = [[r for r in rows if (r["phase"] == "inferential") == kind] for kind in (True, False)]
+    for _ in range(DRAWS):
+        picked = [kind[i] for kind in kinds for i in generator.integers(len(kind), size=len(kind))]
+        drawn.append(difference(picked))
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return [float(low), float(high)]
+
+
+def report(rows: Sequence[Row]) -> None:
+    """The verdict on the claim, and both shares by phase."""
+    judged = [row for row in rows if row["phase"] != "undertrained"]
+    effect, (low, high) = difference(judged), interval(judged)
+    verdict = "inconclusive"
+    if high < CLAIM["least"]:
+        verdict = "not supported"
+    elif effect >= CLAIM["least"] and low > 0:
+        verdict = "supported"
+    head = ["phase", "runs", "coefficient", *SHARES.values()]
+    lines = []
+    for phase, n in Counter(row["phase"] for row in judged).most_common():
+        mine = [row for row in judged if row["phase"] == phase]
+        values = [median(row[name] for row in mine) for name in ("coefficient", *SHARES)]
+        lines.append([phase, str(n), *(f"{value:.3g}" for value in values)])
+    areas = {name: area(judged, name) for name in SHARES}
+    text = (
+        f"# The local learning coefficient\n\n{CLAIM['sentence']} **{verdict.capitalize()}**: over "
+        f"{len(judged)} fitted runs the areas under the ROC curve are "
+        f"{areas['coefficient_share']:.2f} (coefficient) and {areas['rank_share']:.2f} (stable "
+        f"rank), a difference of {effect:.2f} [{low:.2f}, {high:.2f}]; {CLAIM['least']} counts. An "
+        "area below one half says that inferential runs have the larger values. Medians:\n\n"
+        f"{table(head, lines)}"
+    )
+    found = {"difference": effect, "interval": [low, high], "verdict": verdict, "areas": areas}
+    tell("learning_coefficient", {**found, "n": len(judged), "runs": list(rows)}, text)
+
+
+def main() -> None:
+    """Measure every run once, and report."""
+    parser = argparse.ArgumentParser(description="The local learning coefficient of kept runs.")
+    parser.add_argument("--runs", type=Path, help="folder of run folders, beside the specimens")
+    asked = parser.parse_args()
+    folders = [] if asked.runs is None else sorted(asked.runs.glob("*/result.json"))
+    rows = []
+    for path in [*zoo.names(), *(file.parent for file in folders)]:
+        run = load(path)
+        print(f"learning_coefficient: {path}", file=sys.stderr, flush=True)
+        rows.append({"run": str(path) if isinstance(path, str) else path.name,
+                     "phase": run.phase, **measure(run)})  # fmt: skip
+    report(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""The local learning coefficient: on how many directions of weight space the loss depends.
+
+The weights whose loss is at most e above that of trained weights w* fill a volume that shrinks as
+e^lambda. Where the loss is quadratic in all of d parameters lambda is d / 2, and it is smaller
+where many directions change nothing. It is estimated (Lau et al. 2023) as::
+
+    lambda = n_beta (mean of L(w) - L(w*))
+
+over weights w of the density exp(-n_beta L(w) - localization |w - w*|^2 / 2), with the mean training
+loss L. So a direction with a curvature well below localization / n_beta does not count. The library
+devinterp draws w by stochastic gradient Langevin dynamics: ``pip install
+'anchor-interp[devinterp]'``. Where w* is not a minimum, the estimate can be negative.
+"""
+
+import copy
+import importlib
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import nn
+
+from anchor_interp._util.errors import ConfigError, raising
+from anchor_interp._util.schema import checked
+from anchor_interp.models.finite import check_finite, check_weights
+from anchor_interp.runs.loop import Objective
+from anchor_interp.runs.objectives import make_objective
+from anchor_interp.runs.run import Run
+
+
+def learning_coefficient(
+    run: Run, *, chains: int = 2, steps: int = 100, seed: int = 0, **settings: float
+) -> Float64[np.ndarray, " chain"]:
+    """The local learning coefficient of a run's model on its training examples, chain by chain.
+
+    The settings, and what is averaged, are those of :func:`sampled_coefficient`.
+
+    Raises:
+        ConfigError: devinterp is not installed, a weight is not finite, or a chain diverges.
+    """
+    checked(run, Run, "run")
+    checked(chains, int, "chains", low=1)
+    check_weights(run.model)
+    objective = make_objective(run.config, run.device)
+    each = [
+        sampled_coefficient(run.model, objective, steps=steps, seed=seed + chain, **settings)
+        for chain in range(chains)
+    ]
+    return np.array(each)
+
+
+def sampled_coefficient(
+    model: nn.Module,
+    objective: Objective,
+    *,
+    steps: int,
+    seed: int,
+    n_beta: float = 1e3,
+    localization: float = 1e5,
+    lr: float = 1e-6,
+) -> float:
+    """The estimate of one chain, from the second half of its steps.
+
+    ``objective`` gives the batch and the loss of each step; both losses of a difference are of one
+    batch. A chain needs a few times 2 / (lr localization) steps, and is stable where lr is well
+    below 4 / (n_beta times the largest curvature).
+    """
+    advice = "; pip install 'anchor-interp[devinterp]'"
+    with raising(ConfigError, "the library devinterp is not installed: ", advice, of=ImportError):
+        sampler: Any = importlib.import_module("devinterp.optim").SGMCMC
+    moving = copy.deepcopy(model).requires_grad_()
+    optimizer = sampler.sgld(moving.parameters(), lr=lr, nbeta=n_beta, localization=localization)
+    noise = torch.Generator(next(moving.parameters()).device).manual_seed(seed)
+    above = []
+    for step in range(seed * steps, (seed + 1) * steps):
+        optimizer.zero_grad()
+        above.append(0.0)
+        for batch in objective.parts(step):
+            with torch.no_grad():
+                start = objective.loss(model, batch)
+            loss = objective.loss(moving, batch)
+            loss.backward()
+            above[-1] += float(loss.detach() - start)
+        optimizer.step(noise_generator=noise)
+    late = np.array(above[steps // 2 :])
+    return n_beta * float(check_finite(late, "the losses of the chain").mean())
