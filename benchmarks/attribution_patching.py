@@ -63,12 +63,11 @@ def tables(found: Row) -> dict[str, str]:
     """The JSON as a table, a line a model."""
     head = ["model", "sites", "rank correlation, gradient", "8 steps", "correlation, gradient",
             "8 steps", "seconds, patching", "gradient", "8 steps"]  # fmt: skip
+    alike = [f"{kind}_{name}" for kind in ("ranks", "effects") for name in ESTIMATES]
+    times = [f"seconds_{name}" for name in ("patching", *ESTIMATES)]
     lines = [
-        [
-            row["specimen"], str(row["sites"]),
-            *(f"{row[f'{kind}_{name}']:.2f}" for kind in ("ranks", "effects") for name in ESTIMATES),
-            *(number(row[f"seconds_{name}"]) for name in ("patching", *ESTIMATES)),
-        ]
+        [row["specimen"], str(row["sites"]), *(f"{row[name]:.2f}" for name in alike),
+         *(number(row[name]) for name in times)]
         for row in found["models"]
     ]  # fmt: skip
     return {"models": table(head, lines)}

@@ -8,6 +8,7 @@ from .analysis.circuits import prune as prune
 from .analysis.circuits import score_circuit as score_circuit
 from .analysis.fingerprint import fingerprint as fingerprint
 from .analysis.fingerprint import fingerprint_model as fingerprint_model
+from .analysis.learning_coefficient import learning_coefficient as learning_coefficient
 from .analysis.overview import analyze as analyze
 from .analysis.overview import analyze_model as analyze_model
 from .analysis.routes import route_scores as route_scores

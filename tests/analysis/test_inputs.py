@@ -138,7 +138,7 @@ TAKES_A_MODEL: dict[str, Callable[[HookedTransformer], object]] = {
 @pytest.mark.parametrize("name", TAKES_A_MODEL)
 def test_a_model_without_weights_is_refused(name: str) -> None:
     model = random_model().to("meta", print_details=False)
-    with pytest.raises(ai.ConfigError, match="^the model is on the device meta: it has no weights"):
+    with pytest.raises(ai.ConfigError, match=r"^the model is on the device meta"):
         TAKES_A_MODEL[name](model)
 
 

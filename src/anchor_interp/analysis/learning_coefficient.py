@@ -6,7 +6,7 @@ where many directions change nothing. It is estimated (Lau et al. 2023) as::
 
     lambda = n_beta (mean of L(w) - L(w*))
 
-over weights w of the density exp(-n_beta L(w) - localization |w - w*|^2 / 2), with the mean training
+over weights w of the density exp(-n_beta L(w) - localization |w - w*|^2 / 2), L the mean training
 loss L. So a direction with a curvature well below localization / n_beta does not count. The library
 devinterp draws w by stochastic gradient Langevin dynamics: ``pip install
 'anchor-interp[devinterp]'``. Where w* is not a minimum, the estimate can be negative.

@@ -64,8 +64,6 @@ class MatrixComplexity(Numbers):
     """||W - W_0||_F / ||W_0||_F from the initial W_0; None without one or if it is zero."""
     gaussian: Numbers
     """Mean over Gaussian matrices of this shape (for a product, of Gaussian factors)."""
-    gaussian_spread: Numbers
-    """Their standard deviation."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -182,7 +180,6 @@ def complexity(
             raise ConfigError(f"{now} and {other} in the model before training; expected the same")
         spectrum = weight.spectrum()
         inner = None if weight.right is None else weight.right.shape[0]
-        gaussian, spread = gaussian_numbers(weight.shape, inner)
         entries.append(
             MatrixComplexity(
                 **vars(weight.numbers(spectrum)),
@@ -194,8 +191,7 @@ def complexity(
                 spectrum=spectrum.numpy(),
                 at_init=None if start is None else start.numbers(start.spectrum()),
                 distance=None if start is None else weight.distance(start),
-                gaussian=gaussian,
-                gaussian_spread=spread,
+                gaussian=gaussian_numbers(weight.shape, inner),
             )
         )
     matrices = tuple(entry for entry in entries if entry.head is None)

@@ -125,19 +125,14 @@ def gaussian_spectra(
     return np.stack(spectra)
 
 
-def gaussian_numbers(shape: tuple[int, int], inner: int | None = None) -> tuple[Numbers, Numbers]:
-    """Mean and standard deviation over Gaussian matrices; ``inner`` as above."""
+def gaussian_numbers(shape: tuple[int, int], inner: int | None = None) -> Numbers:
+    """Mean over Gaussian matrices; ``inner`` as above."""
     spectra = [torch.from_numpy(s) for s in gaussian_spectra(shape, inner)]
     ranks = np.array([(_stable_rank(spectrum), _effective_rank(spectrum)) for spectrum in spectra])
-    d_in, n = shape[0], min(shape[1], MAX_NEURONS)
-    mean = spread = None
-    if inner is None and n > 1:
-        # |cos| of two random directions in d_in dimensions; different pairs are independent, even
-        # if they share a neuron
-        mean = math.exp(math.lgamma(d_in / 2) - math.lgamma((d_in + 1) / 2)) / math.sqrt(math.pi)
-        spread = math.sqrt(max(0.0, 1 / d_in - mean**2) / (n * (n - 1) / 2))
-    means, deviations = ranks.mean(0).tolist(), ranks.std(0, ddof=1).tolist()
-    return Numbers(means[0], means[1], mean), Numbers(deviations[0], deviations[1], spread)
+    d_in, cosine = shape[0], None
+    if inner is None and shape[1] > 1:  # |cos| of two random directions in d_in dimensions
+        cosine = math.exp(math.lgamma(d_in / 2) - math.lgamma((d_in + 1) / 2)) / math.sqrt(math.pi)
+    return Numbers(*ranks.mean(0).tolist(), cosine)
 
 
 def exact(matrix: Tensor) -> Tensor:
