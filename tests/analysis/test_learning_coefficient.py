@@ -12,7 +12,7 @@ import anchor_interp as ai
 from anchor_interp.analysis.learning_coefficient import sampled_coefficient
 
 pytest.importorskip("devinterp")
-N, RATE = 1_000, 0.5
+RATE = 0.5
 
 
 class Quadratic(nn.Module):
@@ -29,12 +29,12 @@ class Quadratic(nn.Module):
 
 @pytest.mark.parametrize("d", [4, 12])
 def test_a_quadratic_loss_has_half_the_number_of_its_parameters(d: int) -> None:
-    """At curvature h a chain of rate r has variance 1 / (n beta h (1 - r h / 4))."""
+    """At curvature h a chain has variance 1 / (n_beta h (1 - lr n_beta h / 4))."""
     objective: Any = SimpleNamespace(parts=lambda _: (None,), loss=lambda model, _: model.loss())
     model = Quadratic(d)
     each = [
         sampled_coefficient(
-            model, objective, N, steps=4_000, seed=seed, rate=RATE, localization=1e-9
+            model, objective, steps=4_000, seed=seed, n_beta=100, localization=1e-9, lr=RATE / 100
         )
         for seed in range(2)
     ]
@@ -48,4 +48,4 @@ def test_a_trained_run(finished_run: ai.Run) -> None:
     assert one.tolist() == two.tolist()
     assert len(set(one)) == 2
     with pytest.raises(ai.ConfigError, match="the losses of the chain are not finite"):
-        ai.learning_coefficient(finished_run, steps=10, rate=1e9)
+        ai.learning_coefficient(finished_run, steps=10, lr=1e9)
