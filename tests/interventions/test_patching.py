@@ -11,7 +11,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
+from small_models import LAYOUTS, random_model, small_exact
 from torch import Tensor
 from transformer_lens import patching
 from twins import subset, twins
@@ -20,7 +20,6 @@ from versions import only_3
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.metrics import (
-    answer_probability,
     log_prob,
     logit_difference,
     probability,
@@ -236,7 +235,7 @@ def test_negative_controls_have_no_effect(mechanism: Mechanism, kind: Perturbati
     """
     model, pair = small_exact(mechanism, "post", torch.float64), twins(kind, 8)
     refused(lambda: logit_difference(*pair), "the same in all 8")
-    metric = answer_probability(FEW_KEYS, pair.clean, "inferential")
+    metric = probability(pair.clean)
     places: tuple[Position, ...] = ("all",) if kind == "order" else (*PLACES, "noise", "all")
     sites = site_grid(model, ["resid_pre", "resid_post"], positions=places)
     result = patch(model, *pair, sites, metric)
@@ -254,10 +253,8 @@ def test_the_metrics_follow_from_the_logits() -> None:
     logits = torch.randn(5, 120, generator=generator, dtype=torch.float64)
     shares = (logits.exp() / logits.exp().sum(1, keepdim=True)).numpy()
     rows, x = np.arange(5), clean.key.astype(int)
-    inferential = answer_probability(task, clean, "inferential")(logits)
-    symmetric = answer_probability(task, clean, "symmetric")(logits)
-    np.testing.assert_allclose(inferential, shares[rows, x - 10])
-    np.testing.assert_allclose(symmetric, shares[rows, x - 6])
+    np.testing.assert_allclose(probability(clean)(logits), shares[rows, x - 10])
+    np.testing.assert_allclose(probability(x - 6)(logits), shares[rows, x - 6])
     log = log_prob(clean)(logits)
     np.testing.assert_allclose(log, np.log(shares[rows, clean.targets]))
     ahead = (logits.numpy() > logits.numpy()[rows, clean.targets][:, None]).sum(1)
@@ -277,11 +274,6 @@ def test_answers_that_do_not_exist_are_refused() -> None:
     pair, narrow = twins(n=4), torch.zeros(4, 20)
     for metric in (logit_difference(*pair), probability(pair.clean.targets)):
         refused(functools.partial(metric, narrow), "output tokens are 0 to 19")
-    clean = twins(n=3, pairs=[(1, 2)]).clean
-    refused(
-        lambda: answer_probability(FEW_KEYS, clean, "symmetric"),
-        r"\(1, 2\) \(inferential\) has no symmetric answer",
-    )
 
 
 def result_of(values: list[list[float]], clean: list[float], corrupted: list[float]) -> PatchResult:

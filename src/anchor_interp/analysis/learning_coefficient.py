@@ -39,13 +39,10 @@ def learning_coefficient(
     Raises:
         ConfigError: devinterp is not installed, a weight is not finite, or a chain diverges.
     """
-    checked(run, Run, "run")
-    checked(chains, int, "chains", low=1)
-    check_weights(run.model)
-    objective = make_objective(run.config, run.device)
+    check_weights(checked(run, Run, "run").model)
+    objective, seeds = make_objective(run.config, run.device), range(seed, seed + chains)
     each = [
-        sampled_coefficient(run.model, objective, steps=steps, seed=seed + chain, **settings)
-        for chain in range(chains)
+        sampled_coefficient(run.model, objective, steps=steps, seed=s, **settings) for s in seeds
     ]
     return np.array(each)
 

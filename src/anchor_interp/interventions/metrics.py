@@ -5,7 +5,7 @@ n values. It is larger where the answer is more that of the clean run.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +13,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked, shown
+from anchor_interp._util.schema import shown
 from anchor_interp.models.finite import at_least_float32, check_answers, check_finite
-from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.examples import Examples, Integers, as_integers
 from anchor_interp.tasks.sequences import Sequences
 
@@ -23,7 +22,6 @@ Metric = Callable[[Float[Tensor, "n d_vocab"]], Float[Tensor, " n"]]
 """The module's text says what it takes and returns."""
 Answers = Sequences | Examples | Integers
 """Examples that have answers, or the answers: a token each."""
-Answer = Literal["inferential", "symmetric"]
 
 
 def logit_difference(right: Answers, wrong: Answers | None = None) -> Metric:
@@ -64,26 +62,6 @@ def rank(answers: Answers) -> Metric:
     """Minus the number of tokens with a larger logit: 0 if the answer is the most likely one."""
     tokens = _answers(answers)
     return lambda logits: -(logits > _picked(logits, tokens)[:, None]).sum(-1).float()
-
-
-def answer_probability(task: AnchorTask, sequences: Sequences, answer: Answer) -> Metric:
-    """Probability of the answer that a mechanism gives to each sequence of an anchor task.
-
-    ``inferential`` is the composition. ``symmetric`` is the training target of the other order,
-    which only unseen pairs have.
-    """
-    checked(answer, Answer, "answer")
-    answers = np.empty(len(sequences), np.int64)
-    for index in np.unique(sequences.pair):
-        pair, rows = task.pairs[index], sequences.pair == index
-        keys = sequences.key[rows].astype(np.int64)
-        expected = (
-            task.composed(pair, keys) if answer == "inferential" else task.symmetric(pair, keys)
-        )
-        if expected is None:
-            raise ConfigError(f"the pair {pair} ({task.role(pair)}) has no symmetric answer")
-        answers[rows] = expected
-    return probability(answers)
 
 
 def measure(metric: Metric, logits: Float[Tensor, "n d_vocab"]) -> Float[np.ndarray, " n"]:
