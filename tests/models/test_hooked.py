@@ -80,6 +80,19 @@ def test_stacked_weights_and_stopping_are_equal() -> None:
     torch.testing.assert_close(two(few, return_type="loss"), one(few, return_type="loss"))
 
 
+@only_3
+def test_decompositions_differ_by_the_sum_of_biases_alone() -> None:
+    """TransformerLens 3 sums them in float32, whatever the model's precision."""
+    (mine, names), (other, same) = (
+        model.run_with_cache(TOKENS)[1].get_full_resid_decomposition(return_labels=True)
+        for model in reversed(twins())
+    )
+    assert list(names) == list(same)
+    parts = [i for i, name in enumerate(names) if name != "bias"]
+    torch.testing.assert_close(mine[parts], other[parts], atol=1e-11, rtol=0)
+    torch.testing.assert_close(mine, other, atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("act_fn", "silu"), ("attn_only", True), ("normalization_type", "RMS"), ("rotary_dim", 4)],
