@@ -34,6 +34,7 @@ TRAIN = ["train", "--out", "run"]
 WITHOUT_TORCH: list[tuple[list[str], str]] = [
     ([], "no command; expected one of quickstart, train, evaluate"),
     (["trian"], 'Unknown command "trian". Did you mean "train"?'),
+    ([*TRAIN, "--quiet", "--verbose"], "Mutually exclusive arguments: {--quiet, --verbose}"),
     (["--quiet", "train"], 'Unknown command "--quiet"'),
     (["train"], "--out is missing. Expected: --out OUT. See anchor-interp train --help."),
     (["evaluate"], "RUN is missing. Expected: The run folder, or a name of the zoo"),

@@ -111,6 +111,11 @@ def test_invalid_entry_is_named(data: Any, message: str) -> None:
         parse_sweep(data).configs()
 
 
+def test_a_grid_starts_at_a_configuration() -> None:
+    with pytest.raises(ConfigError, match="start is 'tiny'; expected a RunConfig"):
+        Grid(start="tiny")  # type: ignore[arg-type]
+
+
 def test_exponents_without_a_point_are_numbers(tmp_path: Path) -> None:
     file = tmp_path / "sweep.yaml"
     file.write_text("preset: tiny\nset: {weight_decay: 1e-2}\naxes: {lr: [1e-3, 2e-3]}\n")

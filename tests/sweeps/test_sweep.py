@@ -670,7 +670,7 @@ def test_the_commands(
             "batch 0 is for",
         ),
         (["sweep", "tiny", "--out", "x", "--measure", "no_such:f"], "import the measure no_such:f"),
-        (["sweep", "tiny", "--out", "x", "--measure", "f"], "cannot import the measure :f"),
+        (["sweep", "tiny", "--out", "x", "--measure", "f"], "such as my_measures.py:norm"),
         (
             ["sweep", "tiny", "--out", "x", "unseen=[[3, 4]]"],
             "in a sweep file write [[3, 4], ...]",

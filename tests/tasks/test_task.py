@@ -18,7 +18,7 @@ from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.presets import RUNS, preset
 from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
-from anchor_interp.tasks.catalog import NAMED_TASKS
+from anchor_interp.tasks.catalog import NAMED_TASKS, name_task
 from anchor_interp.tasks.contract import draw_aspects, draw_baselines, draw_examples
 from anchor_interp.tasks.examples import Dataset, Plane, Split
 from anchor_interp.tasks.scan import Scan
@@ -185,6 +185,12 @@ def test_an_unknown_split_is_refused_with_the_known_ones() -> None:
     whole = NAMED_TASKS["reasoning-complexity-0"]  # no pair is unseen
     with pytest.raises(ConfigError, match="is called 'ood'"):
         draw_examples(whole, "ood", 1, seed=0)
+
+
+def test_only_a_task_gets_a_name() -> None:
+    with pytest.raises(ConfigError, match="task is 'scan'; expected a Task"):
+        name_task("mine", "scan")  # type: ignore[arg-type]
+    assert "mine" not in NAMED_TASKS
 
 
 def test_an_anchor_task_answers_the_same_questions() -> None:

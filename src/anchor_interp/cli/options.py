@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 from cyclopts import App, ArgumentCollection, Group, Parameter
+from cyclopts.validators import MutuallyExclusive
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import shown
@@ -20,6 +21,10 @@ _WORKERS = "Runs at a time on this machine; all usable cores if none, one on a G
 Workers = Annotated[int | None, Parameter(help=_WORKERS)]
 _RUN = "The run folder, or a name of the zoo such as tiny/inferential/1."
 RunName = Annotated[Path, Parameter(help=_RUN)]
+_OUTPUT = Group("Output", sort_key=9)
+
+
+_LEVEL = Annotated[Switch, Parameter(group=(_OUTPUT, Group(validator=MutuallyExclusive())))]
 
 
 @dataclass(frozen=True)
@@ -28,9 +33,9 @@ class Output:
 
     json: Switch = False
     """Print one JSON object on standard output and nothing else there."""
-    quiet: Switch = False
+    quiet: _LEVEL = False
     """Show warnings and errors only."""
-    verbose: Switch = False
+    verbose: _LEVEL = False
     """Show details, and where an unexpected error came from."""
 
     @property
@@ -51,7 +56,7 @@ class Output:
         print(*lines, f"page: {page}", f"numbers: {numbers}", written, sep="\n")
 
 
-Outputs = Annotated[Output, Parameter(name="*", group=Group("Output", sort_key=9))]
+Outputs = Annotated[Output, Parameter(name="*", group=_OUTPUT)]
 PLAIN = Output()
 """The default of ``output`` in every command."""
 

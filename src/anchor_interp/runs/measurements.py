@@ -62,10 +62,7 @@ class Measure:
             reason = f"it is {shown(named)}"
         except Exception as error:  # a user's module may raise anything
             reason = f"{type(error).__name__}: {error}"
-        raise ConfigError(
-            f"cannot import the measure {self.function} ({reason}); expected module:function, of a "
-            "module in this folder, or file.py:function"
-        )
+        raise ConfigError(f"cannot import the measure {self.function} ({reason})")
 
     def __call__(self, run: "Run") -> Any:
         """The value at the run's checkpoint, as plain JSON values.
@@ -110,6 +107,9 @@ def column_measure(function: str) -> Measure:
             ``file.py:function``; its folder joins ``sys.path``. ConfigError if it is not there.
     """
     place, _, name = function.rpartition(":")
+    if not place:
+        expected = "expected module:function or file.py:function, such as my_measures.py:norm"
+        raise ConfigError(f"the measure is {shown(function)}; {expected}")
     file = Path(place) if place.endswith(".py") else None
     folder = (file.parent if file else Path()).resolve()
     if str(folder) not in sys.path:
