@@ -16,11 +16,10 @@ from anchor_interp.runs.measurements import Measure, lacking
 from anchor_interp.sweeps.columns import CIRCUMSTANCES
 from anchor_interp.sweeps.engine import Engine
 from anchor_interp.sweeps.estimate import Estimate, estimate
-from anchor_interp.sweeps.folder import SweepFolder
+from anchor_interp.sweeps.folder import SweepFolder, read_table
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import read_table
 from anchor_interp.tasks.task import Task
 
 from .measures import ALONG, SECONDS, between, measures_of, numbers

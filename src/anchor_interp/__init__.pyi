@@ -42,7 +42,6 @@ from .runs.config import TrainConfig as TrainConfig
 from .runs.config import run_id as run_id
 from .runs.evaluation import evaluate as evaluate
 from .runs.export import load_transformer as load_transformer
-from .runs.export import load_weights as load_weights
 from .runs.export import save_transformer as save_transformer
 from .runs.phase import Evaluation as Evaluation
 from .runs.phase import classify as classify

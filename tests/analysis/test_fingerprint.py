@@ -34,9 +34,9 @@ from anchor_interp.interventions.sites import Site
 from anchor_interp.models.exact import Mechanism
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.run import Run
+from anchor_interp.sweeps.folder import read_table
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import read_table
 from anchor_interp.tasks.counterfactuals import interchange_pairs
 from anchor_interp.tasks.functions import Pair
 

@@ -23,10 +23,10 @@ from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.export import load_transformer
 from anchor_interp.runs.run import load
 from anchor_interp.sweeps import sweep as driver
+from anchor_interp.sweeps.folder import read_table
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep, read_sweep
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import read_table
 from anchor_interp.tasks.contract import draw_examples
 
 FILE = Path(own_task.__file__)

@@ -34,7 +34,7 @@ HEAVY = {"torch", "transformer_lens", "transformers", "matplotlib", "sklearn", "
         "import anchor_interp.pages.mechanism_figures",
         "import anchor_interp.pages.report, anchor_interp.pages.attention_views",
         "import anchor_interp.sweeps.diagrams, anchor_interp.pages.diagram_page",
-        "import anchor_interp.sweeps.table, anchor_interp.sweeps.sweep",
+        "import anchor_interp.sweeps.folder, anchor_interp.sweeps.sweep",
         # a sweep's driver, up to its first worker
         "import types, anchor_interp.sweeps.sweep as module; from anchor_interp.cli.main import "
         "main; module.sweep = lambda *a, **k: types.SimpleNamespace(path='nowhere'); "

@@ -75,7 +75,6 @@ from anchor_interp.runs.config import (
     run_id,
 )
 from anchor_interp.runs.evaluation import evaluate, predict
-from anchor_interp.runs.export import load_weights
 from anchor_interp.runs.phase import Evaluation, Thresholds, classify
 from anchor_interp.runs.presets import RUNS, preset
 from anchor_interp.runs.run import Run, load
@@ -395,7 +394,6 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: train(RUNS["tiny"], "a\0b"), r"out is 'a\x00b'; expected a path"),
     (lambda: given(train, RUNS["tiny"], "x", threads="all"), "threads is 'all'; expected an integ"),
     (lambda: given(load, None), "the path of the run is None; expected a path"),
-    (lambda: given(load_weights, None), "the path of the weights is None; expected a path"),
     (lambda: given(read_config, 0), "the path of the configuration is 0; expected a path"),
     (lambda: given(resolve_device, 3), "device is 3; expected a text or a device"),
     (lambda: given(limited_threads, 1.5), "threads is 1.5; expected an integer"),

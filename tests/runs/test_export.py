@@ -1,4 +1,4 @@
-"""Plain TransformerLens and load_weights read exported weights; anything else is refused."""
+"""Plain TransformerLens and load_transformer read exported weights; anything else is refused."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import PostLNTransformer, build_model, model_of_weights
 from anchor_interp.runs.config import RunConfig, override, run_id
-from anchor_interp.runs.export import load_transformer, load_weights, save_transformer, save_weights
+from anchor_interp.runs.export import load_transformer, save_transformer, save_weights
 from anchor_interp.runs.run import Run
 
 # TransformerLens warns whenever one is built by hand
@@ -41,7 +41,7 @@ def _metadata(path: Path) -> dict[str, str]:
 
 
 def test_an_export_gives_the_same_model(finished_run: Run, exported: Path) -> None:
-    model = anchor_interp.load_weights(exported)
+    model = anchor_interp.load_transformer(exported)
     assert isinstance(model, PostLNTransformer)
     assert not model.training
     assert torch.equal(model(TOKENS), finished_run.model(TOKENS))
@@ -70,7 +70,7 @@ def test_plain_transformer_lens_reads_a_pre_layernorm_export(
     plain = HookedTransformer(cfg)
     plain.load_state_dict(load_file(path), strict=True)
     assert torch.equal(plain(TOKENS), model(TOKENS))
-    again = load_weights(path)
+    again = load_transformer(path)
     assert again.cfg.dtype == dtype
     assert torch.equal(again(TOKENS), model(TOKENS))
     assert {n for n, _ in again.named_parameters()} == {n for n, _ in model.named_parameters()}
@@ -91,7 +91,7 @@ def test_the_export_command(tmp_path: Path, finished_run: Run, capsys: Any) -> N
     assert (
         capsys.readouterr().out == f"{out}: the weights of {finished_run.folder.path} at step 10\n"
     )
-    assert torch.equal(load_weights(out).W_E, finished_run.at(10).model.W_E)
+    assert torch.equal(load_transformer(out).W_E, finished_run.at(10).model.W_E)
     assert [path.name for path in out.parent.iterdir()] == [out.name]
 
 
@@ -145,8 +145,6 @@ def _narrower(state: State, metadata: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda _, m: m.update(format="pt"), "is not an export of anchor-interp.*load_transformer"),
-        (lambda _, m: m.clear(), "is not an export of anchor-interp"),
         (lambda _, m: m.update(schema="2"), "has schema '2'; this version"),
         (lambda _, m: m.update(config="{"), "damaged configuration"),
         (lambda _, m: m.update(config="[" * 100_000), "damaged configuration"),
@@ -165,7 +163,7 @@ def test_foreign_and_damaged_exports_are_refused(
     damage(state, metadata)
     save_file(state, exported, metadata)
     with pytest.raises(StoreError, match=message) as caught:
-        load_weights(exported)
+        load_transformer(exported)
     assert str(exported) in str(caught.value)
 
 
@@ -174,7 +172,7 @@ def test_weights_of_a_task_that_is_not_imported_are_opened(exported: Path) -> No
     metadata = _metadata(exported)
     metadata["config"] = json.dumps(json.loads(metadata["config"]) | {"task": {"kind": "mine"}})
     save_file(state, exported, metadata)
-    assert torch.equal(load_weights(exported).embed.W_E, state["embed.W_E"])
+    assert torch.equal(load_transformer(exported).embed.W_E, state["embed.W_E"])
 
 
 def plain_model() -> HookedTransformer:
@@ -189,8 +187,6 @@ def plain_model() -> HookedTransformer:
 def test_a_model_of_ones_own_is_opened_by_what_the_error_names(tmp_path: Path) -> None:
     model = plain_model()
     path = save_transformer(model, tmp_path / "own.safetensors")
-    with pytest.raises(StoreError, match=r"anchor_interp\.runs\.export\.load_transformer"):
-        load_weights(path)
     with pytest.raises(StoreError, match=r"anchor_interp\.runs\.export\.load_transformer"):
         anchor_interp.load(path)
     assert torch.equal(load_transformer(path, to_run=True)(TOKENS), model(TOKENS))
@@ -218,7 +214,7 @@ def test_a_file_of_torch_save_is_told_what_to_become(
     advice = r"only safetensors is read: .*model\.load_state_dict\(torch.load.*save_transformer"
     no_run = r"is not a run folder: it is a file; .*safetensors"
     calls: list[tuple[Callable[[Path], object], str]] = [
-        (load_weights, advice), (load_transformer, advice), (anchor_interp.load, no_run),
+        (load_transformer, advice), (anchor_interp.load, no_run),
         (anchor_interp.analyze, no_run), (anchor_interp.fingerprint, no_run),
     ]  # fmt: skip
     for call, message in calls:
@@ -234,10 +230,10 @@ def test_other_file_formats_are_refused(exported: Path, tmp_path: Path) -> None:
     for data in (b"", whole[:-1], whole[:100], pickle.dumps({"a": 1}), bytes(8) + whole):
         exported.write_bytes(data)
         with pytest.raises(StoreError, match="cannot be read as weights"):
-            load_weights(exported)
+            load_transformer(exported)
     for path in (tmp_path / "missing", tmp_path):
         with pytest.raises(StoreError, match=f"cannot read {path}"):
-            load_weights(path)
+            load_transformer(path)
 
 
 def test_layers_that_are_one_module_are_saved_as_copies(tmp_path: Path) -> None:

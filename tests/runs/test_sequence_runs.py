@@ -29,10 +29,9 @@ from anchor_interp.runs.train import train
 from anchor_interp.sweeps.columns import COLUMNS
 from anchor_interp.sweeps.diagrams import phase_diagrams
 from anchor_interp.sweeps.estimate import estimate
-from anchor_interp.sweeps.folder import SweepFolder
+from anchor_interp.sweeps.folder import SweepFolder, read_table
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import read_table
 from anchor_interp.sweeps.table_files import from_csv, from_parquet, to_csv, to_parquet
 from anchor_interp.sweeps.typed import typed_sweep
 from anchor_interp.tasks import registry

@@ -151,7 +151,7 @@ def test_commands_take_names_of_specimens(
     assert main(["evaluate", "tiny/neurips-symmetric/1", "--n", "20", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["phase"] == "symmetric"
     assert main(["export", "tiny/symmetric/2", "--out", "weights.safetensors"]) == 0
-    exported = anchor_interp.load_weights("weights.safetensors")
+    exported = anchor_interp.load_transformer("weights.safetensors")
     assert torch.equal(exported.W_Q, load("tiny/symmetric/2").model.W_Q)
     assert main(["report", "tiny/inferential/1", "--out", "page.html", "--quiet"]) == 0
     assert "What tiny/inferential/1 learned" in Path("page.html").read_text()

@@ -321,10 +321,10 @@ def test_a_machine_with_other_versions_or_without_the_folder_is_refused(
     job = to_dict(Job({"run": short}))
     other = replace(order(tmp_path), versions=ray_task.versions() | {"torch": "1.0.0"})
     with pytest.raises(ConfigError, match=r"has torch .*, the driver's machine 1\.0\.0; install"):
-        list(ray_task._messages(job, other))
+        list(ray_task.task(job, other))
     unseen = replace(order(tmp_path), probe=tmp_path / ".seen-elsewhere")
     with pytest.raises(ConfigError, match=r"does not see .* as the driver's machine does; give a"):
-        list(ray_task._messages(job, unseen))
+        list(ray_task.task(job, unseen))
     assert not (tmp_path / "run").exists()
 
 
@@ -339,7 +339,7 @@ def test_a_task_leaves_a_handler_alone_that_was_set_from_c(
 
     monkeypatch.setattr(signal, "getsignal", lambda _number: None)
     monkeypatch.setattr(signal, "signal", set_handler)
-    _, ended = ray_task._messages(to_dict(Job({"run": short})), order(tmp_path))
+    _, ended = ray_task.task(to_dict(Job({"run": short})), order(tmp_path))
     assert isinstance(ended, ray_task.Ended)
     assert ended.result == RunResult("run", tmp_path / "run", None)
 

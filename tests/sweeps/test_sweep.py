@@ -37,11 +37,10 @@ from anchor_interp.sweeps import folder as folder_module
 from anchor_interp.sweeps.columns import COLUMNS
 from anchor_interp.sweeps.engine import Job, RunResult, each_alone
 from anchor_interp.sweeps.estimate import disk_bytes, estimate
-from anchor_interp.sweeps.folder import SweepFolder
+from anchor_interp.sweeps.folder import SweepFolder, counts, read_table
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.sweeps.table import counts, read_table
 from anchor_interp.sweeps.table_files import from_csv, to_csv
 from anchor_interp.sweeps.todo import TRIES, Todo
 from anchor_interp.sweeps.typed import typed_sweep

@@ -72,7 +72,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock that this process holds."""
+    """A lock that this process holds; a ``with`` block releases it at its end."""
 
     path: Path
     kernel: BaseFileLock
@@ -110,6 +110,12 @@ class Lock:
                 "this process was writing it; nothing more is written: put the folder back and "
                 "give the same command again"
             )
+
+    def __enter__(self) -> "Lock":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Forget the owner and let others in."""

@@ -139,10 +139,9 @@ def _folder(out: Path, problems: list[str]) -> str:
 
 def _locks_work(path: Path) -> bool:
     """Whether a held lock refuses a second holder."""
-    with contextlib.suppress(NoLocksError), contextlib.ExitStack() as held:
-        held.callback(Lock.acquire(path).release)
+    with contextlib.suppress(NoLocksError), Lock.acquire(path):
         try:
-            held.callback(Lock.acquire(path).release)
+            Lock.acquire(path).release()
         except LockedError:
             return True
     return False

@@ -112,7 +112,7 @@ def status(sweep: Folder, /, *, output: Outputs = PLAIN) -> None:
 
 def _show_status(folder: "SweepFolder", output: Output) -> int:
     """Print how far a sweep is; returns 1 if a run failed."""
-    from anchor_interp.sweeps.table import counts, phases
+    from anchor_interp.sweeps.folder import counts, phases
 
     runs = folder.rows()
     states, ended = counts(runs), phases(runs)
@@ -190,7 +190,7 @@ def diagram(
         maps: Further column with numbers to map, such as a measure of your own. May be repeated.
     """
     from anchor_interp.pages.diagram_page import write_diagrams
-    from anchor_interp.sweeps.table import read_table
+    from anchor_interp.sweeps.folder import read_table
     from anchor_interp.sweeps.typed import named_values
 
     rows, name = read_table(sweep), sweep.resolve().name

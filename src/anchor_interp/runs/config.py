@@ -172,7 +172,16 @@ class RunConfig:
                 if (owner := owners.setdefault(field.name, part)) != part:
                     advice = f"which is also a setting of the {owner}; give it another name"
                     raise ConfigError(f"the {part} has the field {field.name}, {advice}")
-        _check_fits(self.task, self.model, self.init)
+        if self.task.network is not None:
+            self.task.network.check(self.model, self.init)
+            return
+        n_tokens, length = self.task.n_tokens, self.task.length
+        for name, needed, what in (
+            ("d_vocab", n_tokens, f"tokens and targets need at least {n_tokens}"),
+            ("n_ctx", length, f"sequences have {length} tokens"),
+        ):
+            if (size := getattr(self.model, name)) < needed:
+                raise ConfigError(f"model.{name} is {size}; the task's {what}")
 
     @property
     def anchor_task(self) -> AnchorTask:
@@ -183,19 +192,6 @@ class RunConfig:
 def most_positions(d_vocab: int) -> int:
     """Most positions of one forward pass: fewer where the vocabulary is large."""
     return min(MOST_POSITIONS, max(1, _MOST_LOGITS // d_vocab))
-
-
-def _check_fits(task: Task, model: Shape, init: InitConfig) -> None:
-    """Refuse a network that cannot read the task's examples or give its answers."""
-    if task.network is not None:
-        task.network.check(model, init)
-        return
-    for name, needed, what in (
-        ("d_vocab", task.n_tokens, f"tokens and targets need at least {task.n_tokens}"),
-        ("n_ctx", task.length, f"sequences have {task.length} tokens"),
-    ):
-        if getattr(model, name) < needed:
-            raise ConfigError(f"model.{name} is {getattr(model, name)}; the task's {what}")
 
 
 def memory_bytes(config: RunConfig) -> dict[str, int]:

@@ -19,10 +19,10 @@ A pre-LayerNorm model does not need this package::
     model.load_state_dict(safetensors.torch.load_file(path))
 
 A model of your own is written by :func:`save_transformer`: the last key alone, with every argument.
-:func:`load_transformer` opens it.
+:func:`load_transformer` opens both.
 
-A post-LayerNorm model has blocks that TransformerLens lacks. Open it with :func:`load_weights`, or
-as above with ``anchor_interp.models.transformer.PostLNTransformer(cfg)``.
+A post-LayerNorm model has blocks that TransformerLens lacks. Open it with :func:`load_transformer`,
+or as above with ``anchor_interp.models.transformer.PostLNTransformer(cfg)``.
 """
 
 import json
@@ -77,26 +77,6 @@ def save_weights(model: HookedTransformer, path: Path, config: RunConfig, *, ste
     write_output(path, save(state, metadata))
 
 
-def load_weights(path: str | Path, *, device: str | torch.device = "cpu") -> HookedTransformer:
-    """The HookedTransformer of a file that :meth:`anchor_interp.runs.run.Run.export` wrote.
-
-    It is in ``eval`` mode, pre- or post-LayerNorm as it was trained, and has the file's dtype. For
-    a file of :func:`save_transformer` see :func:`load_transformer`.
-
-    Raises:
-        StoreError: the file is missing, damaged or of another kind; the message says which.
-    """
-    path, target = checked_path(path, "the path of the weights"), resolve_device(device)
-    metadata, state = _read(path)
-    if (kind := metadata.get("format")) != FORMAT:
-        raise StoreError(
-            f"{path} is not an export of anchor-interp (its format is {kind!r}); open any "
-            "HookedTransformer's weights with anchor_interp.runs.export.load_transformer, or "
-            "export a run: Run.export"
-        )
-    return place(_exported(path, metadata, state), target)
-
-
 def save_transformer(model: HookedTransformer, path: str | Path) -> Path:
     """Write any HookedTransformer's weights and its configuration as one file; replaces a file.
 
@@ -123,9 +103,10 @@ def save_transformer(model: HookedTransformer, path: str | Path) -> Path:
 def load_transformer(
     path: str | Path, *, device: str | torch.device = "cpu", to_run: bool = False
 ) -> HookedTransformer:
-    """A model around any HookedTransformer's weights.
+    """A model around any HookedTransformer's weights, in ``eval`` mode.
 
-    The file is one of :func:`save_transformer` or :meth:`anchor_interp.runs.run.Run.export`; or of
+    The file is one of :func:`save_transformer` or :meth:`anchor_interp.runs.run.Run.export`, whose
+    model is pre- or post-LayerNorm as it was trained and has the file's dtype; or of
     ``safetensors.torch.save_file(model.state_dict(), path)``, whose model can be looked at and not
     run. ``to_run`` refuses that.
 

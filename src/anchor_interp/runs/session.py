@@ -109,7 +109,7 @@ class Session:
         result = {"run_id": run_id(config), **to_dict(decide(evaluation))}
         result |= {"steps": state.step, "fitted_step": self.fitted_step}
         result |= {"total_decay": total_decay(config.train, state.step)}
-        writer.finish(result | {"evaluation": to_dict(evaluation)})
+        writer.write_json("result.json", result | {"evaluation": to_dict(evaluation)})
 
     def _start_or_resume(self, device: torch.device) -> TrainState:
         writer, config = self.writer, self.config

@@ -10,7 +10,7 @@ import functools
 import importlib.util
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +18,9 @@ from anchor_interp._util import files
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import canonical_json, checked, to_dict
 from anchor_interp.runs.config import RunConfig
+from anchor_interp.runs.store import Row
 
 Track = Literal["tensorboard", "wandb"]
-Row = Mapping[str, Any]
 
 _LOGGER = logging.getLogger(__name__)
 

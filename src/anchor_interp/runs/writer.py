@@ -41,7 +41,7 @@ def writing(path: Path, config: RunConfig) -> Iterator["RunWriter"]:
             holds = f"{path} is not a run folder but holds {foreign!r}"
             raise StoreError(f"{holds}; give the run its own folder")
         lock = Lock.acquire(path / ".lock")
-    try:
+    with lock:
         writer = RunWriter(path, lock)
         if not files.is_there(path / "config.json"):
             writer.write_json("config.json", to_dict(config))
@@ -49,8 +49,6 @@ def writing(path: Path, config: RunConfig) -> Iterator["RunWriter"]:
             advice = "choose another folder, or give the same configuration to resume it"
             raise StoreError(f"{path} holds another run: {_differences(stored, config)}; {advice}")
         yield writer
-    finally:
-        lock.release()
 
 
 def _differences(stored: RunConfig, asked: RunConfig) -> str:
@@ -167,10 +165,6 @@ class RunWriter(RunFolder):
                 if usable is not None and step > usable:
                     self._retire(step)
         return usable
-
-    def finish(self, result: Row) -> None:
-        """Write ``result.json``: the run is done."""
-        self.write_json("result.json", result)
 
     def _retire(self, step: int) -> None:
         """Rename a checkpoint, so that no reader sees half of one; it is removed later."""

@@ -137,7 +137,7 @@ def phase_diagrams(
     best_over: str | Sequence[str] = (),
     maps: str | Sequence[str] = (),
 ) -> Diagrams:
-    """The diagrams of a sweep's table (:mod:`anchor_interp.sweeps.table`).
+    """The diagrams of a sweep's table (:mod:`anchor_interp.sweeps.folder`).
 
     Args:
         rows: one run each.

@@ -21,6 +21,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis import statistics
 from anchor_interp.analysis.statistics import POWER, Floats, permutation_p, student_quantile
+from anchor_interp.sweeps.folder import read_table
 from anchor_interp.sweeps.settings import (
     TableRow,
     Value,
@@ -30,7 +31,6 @@ from anchor_interp.sweeps.settings import (
     rows_where,
     word,
 )
-from anchor_interp.sweeps.table import read_table
 
 Verdict = Literal[
     "supported", "not supported", "reversed", "inconclusive", "nothing comparable",

@@ -6,19 +6,24 @@
             .lock                   held while spec.yaml or the table is written
             runs/<run_id>/          run folders (see anchor_interp.runs.store)
             failures/<run_id>.json  the error of a run that did not end
-            table.parquet           derived (see anchor_interp.sweeps.table)
+            table.parquet           derived: remove it to rebuild it
 
 The state of a run is what its folder shows: a result means done, a lock that is held means running.
-A row of the table is reused while the files of its run that it was made from stay the same.
+The table has a row for each run, with the columns of :mod:`anchor_interp.sweeps.columns`, a column
+such as ``task.held_out`` for a field of a task that is not among them, and a user's measures
+(:func:`anchor_interp.runs.measurements.column_measure`). What a run lacks is null;
+:mod:`anchor_interp.sweeps.measuring` takes measures that are missing. A row is reused while the
+files of its run that it was made from stay the same.
 """
 
 import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import yaml
 
@@ -26,11 +31,12 @@ from anchor_interp._util import errors, files
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreError, raising
 from anchor_interp._util.lock import Lock, NoLocksError, is_held
 from anchor_interp._util.schema import checked_path, digest
-from anchor_interp.sweeps.columns import COLUMNS, State, aligned
+from anchor_interp.runs.phase import Phase
+from anchor_interp.sweeps.columns import COLUMNS, STATES, State, aligned
 from anchor_interp.sweeps.rows import planned_row, updated_row
 from anchor_interp.sweeps.settings import TableRow
 from anchor_interp.sweeps.spec import MAX_BYTES, Sweep, read_sweep, to_plain
-from anchor_interp.sweeps.table_files import DAMAGES, from_parquet, to_parquet
+from anchor_interp.sweeps.table_files import DAMAGES, from_csv, from_parquet, to_parquet
 
 if TYPE_CHECKING:
     import pandas
@@ -77,7 +83,10 @@ class SweepFolder:
         StoreError if the folder holds something else, cannot be written, or is locked.
         """
         with self._writing():
-            self._check_is_ours()
+            foreign = {name for name in _names(self.path) if not name.startswith(".")} - _OURS
+            if foreign and not files.is_there(self.spec_file):
+                text = f"{self.path} is not a sweep folder but holds {min(foreign)!r}"
+                raise StoreError(f"{text}; give the sweep a folder of its own")
             self.runs.mkdir(parents=True, exist_ok=True)
             (self.path / "failures").mkdir(exist_ok=True)
             with self.locked():
@@ -154,8 +163,7 @@ class SweepFolder:
         """
         with contextlib.ExitStack() as held:
             try:
-                lock = Lock.acquire(self.path / ".lock", patience=_PATIENCE_SECONDS)
-                held.callback(lock.release)
+                held.enter_context(Lock.acquire(self.path / ".lock", patience=_PATIENCE_SECONDS))
             except NoLocksError:
                 if needed:
                     raise
@@ -195,11 +203,37 @@ class SweepFolder:
             return rows if of_spec == spec else None
         return None
 
-    def _check_is_ours(self) -> None:
-        names = {name for name in _names(self.path) if not name.startswith(".")} - _OURS
-        if names and not files.is_there(self.spec_file):
-            text = f"{self.path} is not a sweep folder but holds {min(names)!r}"
-            raise StoreError(f"{text}; give the sweep a folder of its own")
+
+def read_table(path: str | Path) -> list[TableRow]:
+    """The rows of a sweep folder, or of a Parquet or CSV table.
+
+    Raises:
+        StoreError: the table is missing or damaged; ConfigError if the path is not a table.
+    """
+    path = checked_path(path, "the path of the table")
+    if path.is_dir():
+        return SweepFolder(path).rows()
+    if path.suffix not in (".parquet", ".csv"):
+        raise ConfigError(
+            f"{path} is not a table; expected a sweep folder, a .parquet or a .csv file"
+        )
+    data = files.read_bytes(path, limit=MAX_TABLE_BYTES)
+    with raising(StoreError, f"{path} is damaged: ", "; write it again", of=DAMAGES):
+        is_csv = path.suffix == ".csv"
+        rows = from_csv(data.decode()) if is_csv else from_parquet(data, older=True)[0]
+    return list(rows)
+
+
+def counts(rows: Iterable[TableRow]) -> dict[State, int]:
+    """How many runs are in each state that occurs."""
+    number = Counter(row["status"] for row in rows)
+    return {state: number[state] for state in STATES if number[state]}
+
+
+def phases(rows: Iterable[TableRow]) -> dict[str, int]:
+    """How many finished runs are in each phase."""
+    number = Counter(row["phase"] for row in rows if row["phase"] is not None)
+    return {phase: number[phase] for phase in get_args(Phase) if number[phase]}
 
 
 def _yaml(sweep: Sweep) -> str:

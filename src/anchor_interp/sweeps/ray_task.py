@@ -76,13 +76,8 @@ def task_files() -> dict[str, bytes | None]:
 
 
 @no_type_check  # Ray wants a generator function, not one that a checker of shapes has wrapped
-def task(job, order):
-    """The task that Ray runs; it hands over to a function with types."""
-    yield from _messages(job, order)
-
-
-def _messages(plain_job: Mapping[str, Any], order: Order) -> Iterator[Begun | Ended]:
-    """Do a job in the driver's folder."""
+def task(plain_job: Mapping[str, Any], order: Order) -> Iterator[Begun | Ended]:
+    """The task that Ray runs: do a job in the driver's folder."""
     _check_machine(order)
     _import_tasks(order.tasks)
     job = read_job(plain_job)

@@ -9,7 +9,7 @@ from anchor_interp._util import files
 from anchor_interp._util.errors import StoreError, UnknownSchemaError
 from anchor_interp._util.schema import from_dict
 from anchor_interp.analysis.mechanism import kept_fingerprint
-from anchor_interp.runs.config import SCHEMA, RunConfig, last_step, total_decay
+from anchor_interp.runs.config import RunConfig, last_step, total_decay
 from anchor_interp.runs.measurements import kept_columns
 from anchor_interp.runs.phase import Evaluation
 from anchor_interp.runs.store import RunFolder
@@ -78,7 +78,7 @@ def updated_row(row: TableRow, run: Path, state: State, error: str | None) -> Ta
     if state != "done":
         return row
     try:
-        read = _result(result, row["run_id"])
+        read = _result(run, row["run_id"])
         last = last_step(row["steps"], read["fitted_step"])
         return row | _measured(run, row["run_id"], last) | _along_training(run) | read
     except UnknownSchemaError as problem:
@@ -87,12 +87,9 @@ def updated_row(row: TableRow, run: Path, state: State, error: str | None) -> Ta
         return row | {"status": "failed", "error": f"{result} is damaged ({problem}); remove it"}
 
 
-def _result(path: Path, name: str) -> TableRow:
+def _result(run: Path, name: str) -> TableRow:
     """The phase and the measurements of a finished run."""
-    result = files.read_json(path)
-    if (schema := result["schema"]) != SCHEMA:
-        advice = f"this version reads schema {SCHEMA}: use the version that wrote it"
-        raise UnknownSchemaError(f"{path} has schema {schema!r:.40}; {advice}")
+    result = RunFolder(run).result() or {}
     if result["run_id"] != name:
         raise ValueError(f"it belongs to the run {result['run_id']!r:.40}")
     evaluation = from_dict(Evaluation, result["evaluation"])

@@ -16,10 +16,9 @@ from anchor_interp._util.progress import reporting_all
 from anchor_interp._util.schema import checked, checked_path
 from anchor_interp.runs.measurements import Measure
 from anchor_interp.sweeps.engine import Engine
-from anchor_interp.sweeps.folder import SweepFolder
+from anchor_interp.sweeps.folder import SweepFolder, counts
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Sweep, read_sweep
-from anchor_interp.sweeps.table import counts
 from anchor_interp.sweeps.todo import Todo
 
 TABLE_SECONDS = 60.0
@@ -60,8 +59,7 @@ def sweep(
     by_run = measures if isinstance(measures, Mapping) else dict.fromkeys(configs, measures)
     wanted = {name: tuple(by_run.get(name, ())) for name in configs}
     todo = Todo(folder, configs, wanted, batch=batch, device=engine.device)
-    what = "runs" if todo.total == len(configs) else "runs and measurements"
-    with reporting_all(todo.total, todo.work, what=what, quiet=quiet) as overall:
+    with reporting_all(len(configs), todo.work, quiet=quiet) as overall:
         results = engine.run(todo.jobs(), folder.runs, todo.progress)  # refuses bad settings
         folder.extend(plan)
         folder.write_table()

@@ -45,11 +45,6 @@ class _Run:
         train = self.config.train
         return train.steps * train.batch_size * self.config.model.n_parameters
 
-    @property
-    def n_values(self) -> int:
-        """How many measurements it gets."""
-        return sum(len(measure.steps) or 1 for measure in self.measures)
-
     @functools.cached_property
     def shape(self) -> Hashable:
         """What the runs of a batch have in common."""
@@ -89,11 +84,6 @@ class Todo:
         self._overall: Overall
 
     @property
-    def total(self) -> int:
-        """How many runs and measurements are asked for."""
-        return sum(1 + run.n_values for run in self._runs.values())
-
-    @property
     def work(self) -> float:
         """The work of all runs."""
         return sum(run.work for run in self._runs.values())
@@ -108,7 +98,7 @@ class Todo:
                 ended.append(run)
             else:
                 self._waiting[name] = run
-        overall.begin(sum(1 + run.n_values for run in ended), sum(run.work for run in ended))
+        overall.begin(len(ended), sum(run.work for run in ended))
 
     def progress(self, name: str) -> Progress:
         """What a run reports to."""
@@ -137,7 +127,7 @@ class Todo:
         run, error = self._running.pop(result.name), result.error
         if error is None:
             self._folder.forget_failure(run.name)
-            self._end(run)
+            self._overall.end(run.name, run.work)
         elif isinstance(error, LockedError):
             self._overall.lose(run.name)
             self._elsewhere[run.name] = run
@@ -158,18 +148,13 @@ class Todo:
         except StoreError as problem:  # a run whose error cannot be kept is simply not done
             _LOGGER.warning(problem)
         if is_final:
-            self._end(run, failed=True)
+            self._overall.end(run.name, run.work, failed=True)
         else:
             self._retry(run)
 
     def _retry(self, run: _Run) -> None:
         self._overall.lose(run.name)
         self._waiting[run.name] = run
-
-    def _end(self, run: _Run, *, failed: bool = False) -> None:
-        self._overall.end(run.name, run.work, failed=failed)
-        for _ in range(run.n_values):
-            self._overall.end(run.name, 0.0)
 
     def _look_elsewhere(self) -> None:
         """Take up the runs that other processes have finished or abandoned."""
@@ -209,7 +194,7 @@ class Todo:
             if state == "running":
                 self._elsewhere[run.name] = run
             elif run.has_ended(state, self._folder.runs):
-                self._end(run)
+                self._overall.end(run.name, run.work)
             else:
                 chosen.append(run)
         return chosen

@@ -197,24 +197,21 @@ def _hub(name: str, position: Mapping[str, Any] | None) -> Stream:
         rows = hub_rows(name)
         if position is not None:
             rows.load_state_dict(dict(position))
-        yield from _documents_of(name, rows)
+        for row in rows:
+            part = (row.get("meta") or {}).get("redpajama_set_name")
+            kind: Kind | None = "prose" if part is None else SLIMPAJAMA_SETS.get(part)
+            text = row.get("text")
+            if not isinstance(text, str):
+                what = f"the dataset {name} has no column 'text' of texts"
+                raise ConfigError(f"{what}; take another one")
+            documents = [Document(kind, text, _is_held_out(text))] if kind and text else []
+            yield documents, rows.state_dict
     except ConfigError:
         raise
     except Exception as error:  # of the network and of datasets, which have no class in common
         reason = (str(error).splitlines() or [""])[0][:200]
         text = f"cannot read {name} from the Hugging Face hub ({type(error).__name__}: {reason})"
         raise ConfigError(f"{text}; the same command goes on where it stopped") from error
-
-
-def _documents_of(name: str, rows: Any) -> Stream:
-    for row in rows:
-        part = (row.get("meta") or {}).get("redpajama_set_name")
-        kind: Kind | None = "prose" if part is None else SLIMPAJAMA_SETS.get(part)
-        if not isinstance(row.get("text"), str):
-            raise ConfigError(f"the dataset {name} has no column 'text' of texts; take another one")
-        text = row["text"]
-        out = _is_held_out(text)
-        yield [Document(kind, text, out)] if kind and text else [], rows.state_dict
 
 
 def hub_rows(name: str) -> Any:

@@ -13,7 +13,6 @@ A process that dies at any moment loses the documents since ``state.json`` was w
 cuts the files back and goes on at the same token. A lock makes others wait for the one that writes.
 """
 
-import contextlib
 import functools
 import hashlib
 import logging
@@ -93,24 +92,14 @@ def _opened(cache: Path, spec: CorpusSpec) -> CorpusTokens:
     advice = "; make it writable, or name another folder in XDG_CACHE_HOME"
     with raising(StoreError, f"cannot use the cache {folder}: ", advice, of=OSError):
         if not files.is_there(folder / "corpus.json"):  # a complete one need not be writable
-            with _alone(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with Lock.acquire(folder.with_name(f".{folder.name}.lock"), patience=math.inf):
                 if not files.is_there(folder / "corpus.json"):
                     _LOGGER.info("reading the corpus %s into %s", spec.words, folder)
                     _write(folder, spec, source)
         about = files.read_json(folder / "corpus.json", advice=f"remove {folder}")
         sets = {name: _mapped(folder, name, n, spec) for name, n in about["tokens"].items()}
     return CorpusTokens(sets, _tokenizer(folder, spec), about["digest"])
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold a corpus for writing, after waiting for another process that does."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = Lock.acquire(folder.with_name(f".{folder.name}.lock"), patience=math.inf)
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _mapped(folder: Path, name: str, size: int, spec: CorpusSpec) -> npt.NDArray[Any]:
