@@ -305,7 +305,7 @@ def hostile_files(stage: str, folder: str) -> Iterator[Fault]:
     for kind, what, name, change, says in (
         ("damaged file", "weights cut in half", weights, cut_in_half, written),
         ("damaged file", "one bit of the weights", weights, flip_one_bit, "SHA-256 differs"),
-        ("damaged file", "no weights", weights, Path.unlink, "does not exist"),
+        ("damaged file", "no weights", weights, Path.unlink, "No such file"),
         ("hostile file", "a pickle", weights, lambda p: write(p, pickle.dumps({})), written),
         ("hostile file", "a zip bomb", weights, zip_bomb, written),
         ("hostile file", "a header of 4 TiB", weights,

@@ -5,7 +5,8 @@ prints it and exits with the class's exit code.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 _LONGEST = 10_000  # a path has up to 4,096 characters and may stand in a message twice
 
@@ -73,3 +74,14 @@ def raising(
         yield
     except of as error:
         raise kind(f"{before}{error}{after}") from error
+
+
+def error_of(act: Callable[..., object], *arguments: Any) -> AnchorInterpError | None:
+    """Call a function and return its error; an interruption is raised."""
+    try:
+        act(*arguments)
+    except InterruptedRunError:
+        raise
+    except AnchorInterpError as error:
+        return error
+    return None

@@ -24,6 +24,7 @@ from anchor_interp._util.errors import (
     ConfigError,
     InterruptedRunError,
     StoreError,
+    error_of,
 )
 from anchor_interp._util.schema import check_fields, shown, to_dict
 from anchor_interp.runs.store import Row, RunFolder
@@ -195,12 +196,7 @@ def measure_run(path: Path, measures: Iterable[Measure]) -> None:
         for step, group in itertools.groupby(sorted(lacking(path, measures), key=by_step), by_step):
             run = load(path, step=step)  # one model in memory at a time
             for measure, _ in group:
-                try:
-                    _measure(run, measure, stopped)
-                except InterruptedRunError:
-                    raise
-                except AnchorInterpError as error:
-                    errors.append(error)
+                errors += filter(None, [error_of(_measure, run, measure, stopped)])
     if errors:
         raise type(errors[0])("; ".join(map(str, errors)))
 

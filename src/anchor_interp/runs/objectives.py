@@ -13,6 +13,7 @@ about as long as it computes one.
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -63,25 +64,30 @@ def make_objective(
     return kind(config, examples, device, processes)
 
 
-class LastObjective(Objective):
+@dataclass(eq=False)
+class _OnTraining(Objective):
+    """An objective on the training set of a run, or on this process's share of it."""
+
+    config: RunConfig
+    training: Dataset
+    device: torch.device
+    processes: Processes = ALONE
+
+
+class LastObjective(_OnTraining):
     """:func:`answer_loss` on the training set, in another order every epoch."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        training: Dataset,
-        device: torch.device,
-        processes: Processes = ALONE,
-    ) -> None:
-        self.training, self._config, self._processes = training, config, processes
-        self._tokens = torch.from_numpy(np.ascontiguousarray(training.inputs)).to(device)
-        self._targets = torch.from_numpy(np.ascontiguousarray(training.last)).to(device)
-        self._n_input_tokens = config.task.n_input_tokens
+    def __post_init__(self) -> None:
+        arrays = (self.training.inputs, self.training.last)
+        self._tokens, self._targets = (
+            torch.from_numpy(np.ascontiguousarray(array)).to(self.device) for array in arrays
+        )
+        self._n_input_tokens = self.config.task.n_input_tokens
 
     def parts(self, step: int) -> Sequence[Batch]:
         """The training sequences of a step, or this process's share of them, whole."""
-        size, seed = self._config.train.batch_size, self._config.seed
-        order = self._processes.own(batch_indices(step, size, len(self._tokens), seed=seed))
+        size, seed = self.config.train.batch_size, self.config.seed
+        order = self.processes.own(batch_indices(step, size, len(self._tokens), seed=seed))
         rows = torch.from_numpy(order).to(self._tokens.device)
         share = len(order) / size
         return (Batch(self._tokens[rows].long(), self._targets[rows].long(), share),)
@@ -93,27 +99,20 @@ class LastObjective(Objective):
         return loss if batch.share == 1 else batch.share * loss
 
 
-class MaskedObjective(Objective):
+class MaskedObjective(_OnTraining):
     """Cross-entropy, in nats, of a bucketed batch; on average over steps, the mean over tokens."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        training: Dataset,
-        device: torch.device,
-        processes: Processes = ALONE,
-    ) -> None:
-        self.training, self._config, self._processes = training, config, processes
-        self._device, self._batch_size = device, config.train.batch_size
-        self._n_input_tokens, self._length = config.task.n_input_tokens, config.task.length
-        self._n_expected = self._batch_size * float(training.n_predicted.mean())
+    def __post_init__(self) -> None:
+        task, self._batch_size = self.config.task, self.config.train.batch_size
+        self._n_input_tokens, self._length = task.n_input_tokens, task.length
+        self._n_expected = self._batch_size * float(self.training.n_predicted.mean())
         self._window: tuple[int, list[Int64[np.ndarray, " batch"]]] = (-1, [])
 
     def rows(self, step: int) -> Int64[np.ndarray, " batch"]:
         """The rows of the training set that a step takes."""
         window, place = divmod(step, WINDOW)
         if self._window[0] != window:
-            size, seed = WINDOW * self._batch_size, self._config.seed
+            size, seed = WINDOW * self._batch_size, self.config.seed
             rows = batch_indices(window, size, len(self.training), seed=seed)
             rows = rows[np.argsort(self.training.lengths[rows], kind="stable")]
             order = random_bits(WINDOW, seed=seed, stream=f"window-{window}").argsort()
@@ -122,13 +121,13 @@ class MaskedObjective(Objective):
 
     def parts(self, step: int) -> Sequence[MaskedBatch]:
         """The batch, cut where a forward pass would have too many positions."""
-        rows = self._processes.own(self.rows(step))
+        rows = self.processes.own(self.rows(step))
         n_read = _n_read(int(self.training.lengths[rows].max()), self._length)
-        n_rows = max(1, most_positions(self._config.model.d_vocab) // n_read)
+        n_rows = max(1, most_positions(self.config.model.d_vocab) // n_read)
         chosen = np.array_split(rows, -(-len(rows) // n_rows))
         return [
             masked_batch(
-                self.training.rows(part), self._length, self._device, total=self._n_expected
+                self.training.rows(part), self._length, self.device, total=self._n_expected
             )
             for part in chosen
         ]

@@ -170,9 +170,6 @@ class RunFolder:
         from safetensors.torch import load
 
         folder, file = self.checkpoint(step), self.checkpoint(step) / name
-        if not files.is_there(file):
-            steps = ", ".join(map(str, self.steps())) or "none"
-            raise StoreError(f"{file} does not exist; {self.path} has checkpoints at steps {steps}")
         state = self._read(folder / STATE)
         if (generator := state.get("generator")) != GENERATOR:
             raise StoreError(

@@ -18,6 +18,7 @@ from anchor_interp._util.errors import (
     ConfigError,
     InterruptedRunError,
     OutOfMemoryError,
+    error_of,
 )
 from anchor_interp._util.limits import memory_limit
 from anchor_interp.runs.config import RunConfig, memory_bytes, shape_key
@@ -26,7 +27,7 @@ from anchor_interp.runs.memory import check_training_fits, explained, memory_adv
 from anchor_interp.runs.objectives import draw_training
 from anchor_interp.runs.session import Session, is_done
 from anchor_interp.runs.writer import writing
-from anchor_interp.sweeps.engine import RunResult, error_of
+from anchor_interp.sweeps.engine import RunResult
 from anchor_interp.sweeps.stacked import Member, Stack
 from anchor_interp.tasks.examples import Dataset
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from anchor_interp._util.errors import AnchorInterpError, InterruptedRunError
+from anchor_interp._util.errors import AnchorInterpError
 from anchor_interp._util.progress import Progress
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.measurements import Measure
@@ -64,17 +64,6 @@ class Engine(Protocol):
         for each run as it ends; one that fails does not stop the others. Closing the iterator early
         checkpoints and stops the unfinished runs. ``progress`` gives what a run reports to.
         """
-
-
-def error_of(act: Callable[..., object], *arguments: Any) -> AnchorInterpError | None:
-    """Call a function and return its error; an interruption is raised."""
-    try:
-        act(*arguments)
-    except InterruptedRunError:
-        raise
-    except AnchorInterpError as error:
-        return error
-    return None
 
 
 class Queue:

@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.errors import ConfigError, error_of
 from anchor_interp._util.progress import reporting_all
 from anchor_interp._util.schema import shown
 from anchor_interp.analysis.mechanism import kept_fingerprint
 from anchor_interp.runs.measurements import Measure, column_measure, lacking, measure_run
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.sweeps.columns import COLUMNS
-from anchor_interp.sweeps.engine import error_of
 from anchor_interp.sweeps.folder import SweepFolder
 
 _LOGGER = logging.getLogger(__name__)

@@ -5,11 +5,11 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from anchor_interp._util.errors import AnchorInterpError, InterruptedRunError
+from anchor_interp._util.errors import AnchorInterpError, InterruptedRunError, error_of
 from anchor_interp._util.schema import from_dict
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.measurements import Measure, measure_run
-from anchor_interp.sweeps.engine import Job, RunResult, error_of
+from anchor_interp.sweeps.engine import Job, RunResult
 
 
 def read_job(data: Mapping[str, Any]) -> Job:
