@@ -169,7 +169,7 @@ def test_only_the_complexity_of_weights_without_a_task_is_measured(
     assert len(told["complexity"]["heads"]) == 2 * 2 * 3
     for task, code, message in (
         ("neurips", 1, "weights without their configuration, such as the activation function"),
-        ("nuerips", 2, "there is no task 'nuerips' (did you mean 'neurips'?)"),
+        ("nuerips", 2, "no task is called 'nuerips' (did you mean 'neurips'?)"),
         ("scan-jump", 2, "analyze needs a task with anchors; the task scan has none"),
         (str(tmp_path), 2, "Is a directory"),
     ):

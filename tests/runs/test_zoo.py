@@ -88,12 +88,12 @@ def test_the_initial_model_is_rebuilt_without_step_0(finished_run: Run) -> None:
     ("name", "message"),
     [
         ("tiny/inferentail/1", r"did you mean 'tiny/inferential/1'\?"),
-        ("tiny/inferential", "specimens are tiny/RECIPE/NUMBER"),
+        ("tiny/inferential", "known: tiny/composite/1, "),
         ("tiny/inferential/4", "did you mean 'tiny/inferential/"),
-        ("tiny/inferential/1/checkpoints", "there is no folder and no specimen"),
-        ("tiny/inferential/../inferential/1", "there is no folder and no specimen"),
-        ("tiny/../../store.py", "there is no folder and no specimen"),
-        ("tiny", "recipes composite, inferential, memorizing"),
+        ("tiny/inferential/1/checkpoints", "no folder and no specimen is called"),
+        ("tiny/inferential/../inferential/1", "no folder and no specimen is called"),
+        ("tiny/../../store.py", "no folder and no specimen is called"),
+        ("tiny", "known: tiny/composite/1, "),
         ("runs/tiny/inferential/1", "is not a run folder: there is nothing of this name"),
     ],
 )

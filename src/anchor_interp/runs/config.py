@@ -22,7 +22,6 @@ from anchor_interp._util.schema import (
     digest,
     from_dict,
     shown,
-    suggestion,
 )
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.tasks.anchor import AnchorTask
@@ -309,9 +308,7 @@ def read_task(given: str | Path) -> Task:
     if (named := NAMED_TASKS.get(str(path))) is not None:
         return named
     if not path.exists():
-        expected = f"expected a JSON file or one of {', '.join(NAMED_TASKS)}"
-        close = suggestion(str(path), NAMED_TASKS)
-        raise ConfigError(f"there is no task {shown(str(path))}{close}; {expected}")
+        check_name(str(path), NAMED_TASKS, "no JSON file and no task")
     data = _read(path)
     within = data.get("task") if isinstance(data, Mapping) else None
     with raising(ConfigError, f"{path}: "):

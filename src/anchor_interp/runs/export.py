@@ -132,18 +132,17 @@ def load_transformer(
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     """The metadata and the tensors of a safetensors file."""
-    try:
-        with safe_open(path, "pt") as file:
-            names: list[str] = file.keys()
-            return file.metadata() or {}, {name: file.get_tensor(name) for name in names}
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error}") from error
-    except SafetensorError as error:
-        raise StoreError(
-            f"{path} cannot be read as weights: {error}; only safetensors is read: fill the model "
-            "from a file of torch.save with model.load_state_dict(torch.load(path)), and write it "
-            "with anchor_interp.runs.export.save_transformer"
-        ) from error
+    advice = (
+        "; only safetensors is read: fill the model from a file of torch.save with "
+        "model.load_state_dict(torch.load(path)), and write it with ai.save_transformer"
+    )
+    with (
+        raising(StoreError, f"{path} cannot be read as weights: ", advice, of=SafetensorError),
+        raising(StoreError, f"cannot read {path}: ", of=OSError),
+        safe_open(path, "pt") as file,
+    ):
+        names: list[str] = file.keys()
+        return file.metadata() or {}, {name: file.get_tensor(name) for name in names}
 
 
 def _exported(

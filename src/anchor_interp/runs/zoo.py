@@ -15,9 +15,9 @@ the rounded ones; ``provenance.json`` has the SHA-256 of the float32 weights.
 
 from pathlib import Path
 
-from anchor_interp._util.errors import StoreError
+from anchor_interp._util.errors import StoreError, raising
 from anchor_interp._util.files import is_there
-from anchor_interp._util.schema import suggestion
+from anchor_interp._util.schema import check_name
 
 SPECIMENS = Path(__file__).parent / "specimens"
 """One run folder per specimen, and ``SHA256SUMS``."""
@@ -33,12 +33,6 @@ def find(path: Path) -> Path:
     """The folder of a specimen's name; any other path is returned unchanged."""
     if path.parts[:1] != ("tiny",) or is_there(path):
         return path
-    known = names()
-    if path.as_posix() not in known:
-        close = suggestion(path.as_posix(), known)
-        recipes = ", ".join(sorted({name.split("/")[1] for name in known}))
-        raise StoreError(
-            f"there is no folder and no specimen {path}{close}; specimens are tiny/RECIPE/NUMBER "
-            f"with a number from 1 to 3 and the recipes {recipes}"
-        )
+    with raising(StoreError, ""):
+        check_name(path.as_posix(), names(), "no folder and no specimen")
     return SPECIMENS / path

@@ -160,7 +160,14 @@ def phase_diagrams(
         raise ConfigError(f"no run is done ({counts}); a diagram needs at least one: run the sweep")
     layout = choose_layout(kept, x, y, _names(best_over))
     further = _further(kept, _names(maps))
-    placed = _placed(kept, layout, further)
+    slots = slots_of(kept, layout)
+    placed = sorted(
+        (
+            row | {"mark": make_mark(row, slot, further)}
+            for row, slot in zip(kept, slots, strict=True)
+        ),
+        key=lambda row: row["mark"].slot,
+    )
     return Diagrams(
         diagrams=tuple(_diagrams(placed, layout)),
         where=conditions,
@@ -176,17 +183,8 @@ def _names(given: str | Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def _placed(rows: Sequence[TableRow], layout: Layout, maps: Sequence[str]) -> list[TableRow]:
-    """Copies of the rows by slot, with the run's ``mark``."""
-    slots = slots_of(rows, layout)
-    placed = [
-        row | {"mark": make_mark(row, slot, maps)} for row, slot in zip(rows, slots, strict=True)
-    ]
-    return sorted(placed, key=lambda row: row["mark"].slot)
-
-
 def _diagrams(placed: Sequence[TableRow], layout: Layout) -> Iterator[Diagram]:
-    """One diagram for each combination of the facets."""
+    """One diagram for each combination of the facets, of rows by slot with their ``mark``."""
     slots, number = 1 + max(row["mark"].slot for row in placed), itertools.count()
     seeds = tuple(sorted({row["mark"].seed for row in placed}))
     for facet, rows in group(placed, layout.facets):
