@@ -32,7 +32,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar, Union, Unpack
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.errors import ConfigError, raising
 
 T = TypeVar("T")
 
@@ -115,10 +115,8 @@ def parse_json(text: str) -> Any:
             )
         return number
 
-    try:
+    with raising(ConfigError, "not valid JSON: ", of=(ValueError, RecursionError)):
         return json.loads(text, object_pairs_hook=unique, parse_float=finite, parse_constant=finite)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"not valid JSON: {error}") from error
 
 
 def to_dict(value: Any) -> Any:

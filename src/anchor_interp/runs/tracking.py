@@ -6,7 +6,6 @@ metrics, even if it starts later, and a resumed session repeats no step. Both pa
 """
 
 import contextlib
-import functools
 import importlib.util
 import logging
 import secrets
@@ -39,32 +38,32 @@ def tracking(
     """Yield what sends a line of metrics to the tracker, which gets ``earlier`` lines first."""
     tracker: _TensorBoard | _WandB | None = None  # None also once it has failed
 
-    def safely(act: Callable[[], None]) -> None:
+    @contextlib.contextmanager
+    def observing() -> Iterator[None]:
         nonlocal tracker
         try:
-            act()
+            yield
         except Exception as error:
             tracker = None
             reason = (str(error) or type(error).__name__).splitlines()[0]
             _LOGGER.warning("%s failed and is not used from here on: %s", track, reason)
 
-    def start() -> None:
-        nonlocal tracker
-        tracker = (_TensorBoard if track == "tensorboard" else _WandB)(folder, config)
-        for row in earlier:
-            tracker.log(row)
-
     def log(row: Row) -> None:
-        if tracker is not None:
-            safely(functools.partial(tracker.log, row))
+        with observing():
+            if tracker is not None:
+                tracker.log(row)
 
-    if track is not None:
-        safely(start)
+    with observing():
+        if track is not None:
+            tracker = (_TensorBoard if track == "tensorboard" else _WandB)(folder, config)
+        for row in earlier:
+            log(row)
     try:
         yield log
     finally:
-        if tracker is not None:
-            safely(tracker.close)
+        with observing():
+            if tracker is not None:
+                tracker.close()
 
 
 class _TensorBoard:
