@@ -12,8 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from anchor_interp import __version__
-from anchor_interp._util.errors import LockedError, StoreError
-from anchor_interp._util.files import cache_folder
+from anchor_interp._util.errors import LockedError
 from anchor_interp._util.lock import Lock, NoLocksError
 from anchor_interp.cli.options import PLAIN, Outputs
 
@@ -33,7 +32,6 @@ def doctor(*, out: Path = Path("runs"), output: Outputs = PLAIN) -> int:
         f"anchor-interp {__version__}, Python {platform.python_version()}, {platform.platform()}",
         *_packages(problems),  # first: the machine is examined with some of them
         *_machine(problems),
-        _cache(),
         _folder(out, problems),
     ]
     lines.append(f"problems: {len(problems)}" if problems else "no problem found")
@@ -102,14 +100,6 @@ def _machine(problems: list[str]) -> Iterator[str]:
             state = "NOT usable"
             problems.append(f"the device {name} cannot be used: {_line(error)}")
         yield f"device    {name:<8} {state}: {description}"
-
-
-def _cache() -> str:
-    """A line about the folder of corpora; most tasks need none."""
-    try:
-        return f"cache     {cache_folder()}"
-    except StoreError as error:
-        return f"cache     none: {error}"
 
 
 def _folder(out: Path, problems: list[str]) -> str:
