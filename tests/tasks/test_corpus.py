@@ -356,7 +356,7 @@ def test_a_complete_corpus_need_not_be_writable(
     def refused(*_: Any) -> None:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr(corpus_tokens, "_alone", refused)
+    monkeypatch.setattr(corpus_tokens.Lock, "acquire", refused)
     assert tokens_of(corpus) == expected
     (folder / "new.py").write_text("x = 1\n" * 50)
     with pytest.raises(StoreError, match=r"read-only; make it .* another folder in XDG_CACHE_HOME"):

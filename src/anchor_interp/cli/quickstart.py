@@ -4,12 +4,11 @@ The models are called A, B and C, so that a reader can guess their phases from t
 """
 
 import logging
-import shutil
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anchor_interp._util.readable import number
 from anchor_interp.cli.options import PLAIN, Device, Outputs, Workers
 from anchor_interp.cli.runs import facts
 from anchor_interp.runs.config import override
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 LETTERS = "ABC"
 """Names of the runs, in the order of their training."""
-_WIDTH = 100  # columns of the table where standard output is not a terminal
-_LEAST_WIDTH = 20
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -85,25 +82,23 @@ def train_phases(
 
 def print_table(runs: "Mapping[str, Run]") -> None:
     """Print the phases, the numbers that decided them and where the checkpoints are."""
-    from rich.console import Console
-    from rich.table import Table
+    from pandas import DataFrame
 
-    table = Table(title="What each model learned", title_justify="left")
-    for heading in ("model", "gamma", "decay", "train", "ID", "OOD", "commut.", "stable rank"):
-        table.add_column(heading, justify="left" if heading == "model" else "right")
-    table.add_column("phase")
+    rows, lines = [], []
     for letter, run in zip(LETTERS, runs.values(), strict=False):
         config, e = run.config, run.evaluation
         ranks = (e.stable_rank_at_init, e.stable_rank)
-        shares = (e.train_accuracy, e.id_accuracy, e.ood_accuracy, e.commutativity)
-        table.add_row(
-            letter, f"{config.init.gamma:g}", f"{config.train.weight_decay:g}",
-            *("-" if share is None else f"{share:.2f}" for share in shares),
-            " -> ".join("-" if rank is None else f"{rank:.1f}" for rank in ranks), run.phase,
-        )  # fmt: skip
-    is_terminal = sys.stdout.isatty()
-    width = max(shutil.get_terminal_size().columns, _LEAST_WIDTH) if is_terminal else _WIDTH
-    Console(width=width).print(table)
-    for letter, run in zip(LETTERS, runs.values(), strict=False):
-        print(f"{letter}: {run.phase}, because {run.reason}")
-        print(f"  checkpoints: {run.folder.path / 'checkpoints'}")
+        rows.append({
+            "model": letter,
+            "gamma": f"{config.init.gamma:g}",
+            "decay": f"{config.train.weight_decay:g}",
+            "train": number(e.train_accuracy),
+            "ID": number(e.id_accuracy),
+            "OOD": number(e.ood_accuracy),
+            "commut.": number(e.commutativity),
+            "stable rank": " -> ".join("-" if rank is None else f"{rank:.1f}" for rank in ranks),
+            "phase": run.phase,
+        })  # fmt: skip
+        lines.append(f"{letter}: {run.phase}, because {run.reason}")
+        lines.append(f"  checkpoints: {run.folder.path / 'checkpoints'}")
+    print("What each model learned", DataFrame(rows).to_string(index=False), *lines, sep="\n")
