@@ -16,7 +16,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, digest, shown
 from anchor_interp.tasks.examples import Dataset, Examples, Integers
-from anchor_interp.tasks.functions import MAX_TOKEN, ROLES, Keys, Pair, Role
+from anchor_interp.tasks.functions import MAX_TOKEN, ROLES, Keys, Pair
 from anchor_interp.tasks.hashing import below, hash_counter, stream_key
 from anchor_interp.tasks.task import anchored
 
@@ -93,38 +93,19 @@ class Sequences(Readable):
     def __iter__(self) -> "Iterator[Sequences]":
         return (self[index] for index in range(len(self)))
 
-    def where(
-        self,
-        *,
-        pair: Pair | Sequence[Pair] | None = None,
-        key: int | Sequence[int] | None = None,
-        position: int | Sequence[int] | None = None,
-        role: Role | Sequence[Role] | None = None,
-    ) -> "Sequences":
-        """The sequences that have all of these; each is one value, or several of which one fits.
+    def where(self, *, pair: Pair | Sequence[Pair]) -> "Sequences":
+        """The sequences of an ordered pair of anchors, such as ``(3, 4)``, or of several pairs.
 
-        Args:
-            pair: the two anchor tokens in their order, such as ``(3, 4)``.
-            key: the key x.
-            position: 0-based position of the key; ``range(6)`` for 0 to 5.
-            role: the role of the pair.
+        Their columns choose by anything else: ``sequences[sequences.position < 6]``.
         """
-        kept = np.ones(len(self), np.bool_)
-        if pair is not None:
-            after = self.position.astype(np.int64)[:, None] + [1, 2]
-            anchors = self.tokens[np.arange(len(self))[:, None], after]  # [n, 2]
-            wanted = np.reshape(_several(pair, Pair, "pair"), (-1, 2))
-            known = str(self.provenance.get("anchors", "")).split()
-            if known and (other := set(map(str, wanted.ravel())) - set(known)):
-                expected = f"expected the task's anchors ({', '.join(known)})"
-                raise ConfigError(f"pair has {', '.join(sorted(other))}; {expected}")
-            kept &= (anchors[:, None] == wanted).all(2).any(1)
-        if role is not None:
-            kept &= np.isin(np.array(ROLES)[self.role], _several(role, Role, "role"))
-        for name, column, values in (("key", self.key, key), ("position", self.position, position)):
-            if values is not None:
-                kept &= np.isin(column, _several(values, int, name))
-        return self[kept]
+        after = self.position.astype(np.int64)[:, None] + [1, 2]
+        anchors = self.tokens[np.arange(len(self))[:, None], after]  # [n, 2]
+        wanted = np.reshape(checked(pair, Pair | tuple[Pair, ...], "pair"), (-1, 2))
+        known = str(self.provenance.get("anchors", "")).split()
+        if known and (other := set(map(str, wanted.ravel())) - set(known)):
+            expected = f"expected the task's anchors ({', '.join(known)})"
+            raise ConfigError(f"pair has {', '.join(sorted(other))}; {expected}")
+        return self[(anchors[:, None] == wanted).all(2).any(1)]
 
     @property
     def tensor(self) -> "torch.Tensor":
@@ -309,12 +290,6 @@ def drawn_sequences(
 def _task_of(task: "AnchorTask") -> dict[str, str | int]:
     """What the provenance of sequences says of their task."""
     return {"task": digest(task), "anchors": " ".join(map(str, task.tokens))}
-
-
-def _several(values: Any, kind: Any, name: str) -> Any:
-    """A value of a kind, or a tuple of them."""
-    given = tuple(values) if isinstance(values, range) else values
-    return checked(given, kind | tuple[kind, ...], name)
 
 
 def _counters(task: "AnchorTask", start: int, stop: int) -> UInt64[np.ndarray, " n"]:
