@@ -79,8 +79,8 @@ def test_train_then_evaluate(tmp_path: Path, capsys: Capture, monkeypatch: Patch
     assert main(["evaluate", str(out), "--step", "0", "--n", "20"]) == 0
     text = capsys.readouterr().out
     assert "at step 0: undertrained" in text
-    assert re.search(r"    unseen pairs         \d\.\d{3}  \d\.\d{3}\n", text)
-    assert "(4, 3)  unseen" in text
+    assert re.search(r"  unseen test keys       [\d.]+\n", text)
+    assert re.search(r"\(4, 3\) +unseen +\d\.\d{3} +\d\.\d{3}$", text, re.M)
 
 
 def test_a_run_from_its_own_config_file_is_the_same_run(

@@ -18,7 +18,7 @@ from anchor_interp.runs.config import RunConfig, override, read_config, run_id
 from anchor_interp.runs.phase import Evaluation, decide
 from anchor_interp.runs.presets import RUNS
 from anchor_interp.runs.tracking import Track
-from anchor_interp.tasks.catalog import NAMED_TASKS
+from anchor_interp.tasks.catalog import NAMED_TASKS, task_name
 from anchor_interp.tasks.task import plain_fields
 
 if TYPE_CHECKING:
@@ -129,32 +129,22 @@ def evaluate(
     loaded = load(run, step=step, device=device)
     _LOGGER.info("measuring %s at step %d", loaded.name, loaded.step)
     evaluation = loaded.evaluate(n=n, seed=seed)
-    decision, cells = decide(evaluation), evaluation.cells
+    decision, numbers = decide(evaluation), to_dict(evaluation)
     lines = [f"{loaded.name} at step {loaded.step}: {decision.phase} ({decision.reason})"]
-    for name, value in to_dict(evaluation).items():
+    for name, value in (numbers | numbers["cells"]).items():
         if isinstance(value, int | float) and name not in ("schema", "steps"):
             lines.append(f"  {name.replace('_', ' '):<22} {value:.4g}")
     for score in evaluation.splits:
         beside = f" ({score.beside})" if score.beside else ""
-        numbers = (
-            f"accuracy {score.accuracy:.3f}{beside}, loss {score.loss:.4g}, {score.n} examples"
-        )
+        about = f"accuracy {score.accuracy:.3f}{beside}, loss {score.loss:.4g}, {score.n} examples"
         if score.perplexity is not None:
-            numbers += f", perplexity {score.perplexity:.4g}"
+            about += f", perplexity {score.perplexity:.4g}"
         if score.bits_per_byte is not None:
-            numbers += f", {score.bits_per_byte:.4g} bits a byte"
-        lines.append(f"  {f'{score.name} ({score.role})':<22} {numbers}")
-    both = {
-        "seen pairs": (cells.seen_train_keys, cells.seen_test_keys),
-        "unseen pairs": (cells.unseen_train_keys, cells.unseen_test_keys),
-    }
-    means = {name: (a, b) for name, (a, b) in both.items() if a is not None and b is not None}
-    found_pairs = evaluation.pair_accuracy
-    pairs = {f"{p.pair}  {p.role:<12}": (p.train_keys, p.test_keys) for p in found_pairs}
-    tables = {"mean accuracy": means, "accuracy per pair": pairs}
-    for title, rows in tables.items() if pairs else ():
-        lines.append(f"  {title:<22} training keys, test keys")
-        lines += [f"    {name:<20} {known:.3f}  {new:.3f}" for name, (known, new) in rows.items()]
+            about += f", {score.bits_per_byte:.4g} bits a byte"
+        lines.append(f"  {f'{score.name} ({score.role})':<22} {about}")
+    if evaluation.pair_accuracy:
+        table = evaluation.to_frame().to_string(index=False, float_format="{:.3f}".format)
+        lines.append(f"accuracy of each ordered pair:\n{table}")
     output.show(facts(loaded, evaluation), *lines)
 
 
@@ -212,13 +202,9 @@ def presets(*, output: Outputs = PLAIN) -> None:
     sweeps = {name: read_sweep(path) for name, path in SWEEPS.items()}
     lines = ["runs (anchor-interp train --preset NAME)"]
     for name, run in RUNS.items():
-        titles = (title for title, task in NAMED_TASKS.items() if task == run.task)
-        task_name = next(titles, run.task.kind)
-        model, train = run.model, run.train
-        lines.append(
-            f"  {name:<14} {task_name}, {model}, gamma {run.init.gamma:g}, weight "
-            f"decay {train.weight_decay:g}, {train.n_sequences:,} sequences, {train.steps:,} steps"
-        )
+        settings = f"gamma {run.init.gamma:g}, weight decay {run.train.weight_decay:g}"
+        size = f"{run.train.n_sequences:,} sequences, {run.train.steps:,} steps"
+        lines.append(f"  {name:<14} {task_name(run.task)}, {run.model}, {settings}, {size}")
     lines.append("tasks (anchor-interp train --task NAME)")
     lines += [f"  {name:<22} {task.about}" for name, task in NAMED_TASKS.items()]
     lines.append("sweeps (anchor-interp sweep NAME --out FOLDER)")
