@@ -18,7 +18,7 @@ from anchor_interp.runs.config import RunConfig, override, read_config, run_id
 from anchor_interp.runs.phase import Evaluation, decide
 from anchor_interp.runs.presets import RUNS
 from anchor_interp.runs.tracking import Track
-from anchor_interp.tasks.catalog import NAMED_TASKS, task_name
+from anchor_interp.tasks.catalog import NAMED_TASKS
 from anchor_interp.tasks.task import plain_fields
 
 if TYPE_CHECKING:
@@ -202,9 +202,10 @@ def presets(*, output: Outputs = PLAIN) -> None:
     sweeps = {name: read_sweep(path) for name, path in SWEEPS.items()}
     lines = ["runs (anchor-interp train --preset NAME)"]
     for name, run in RUNS.items():
+        titles = (title for title, task in NAMED_TASKS.items() if task == run.task)
         settings = f"gamma {run.init.gamma:g}, weight decay {run.train.weight_decay:g}"
         size = f"{run.train.n_sequences:,} sequences, {run.train.steps:,} steps"
-        lines.append(f"  {name:<14} {task_name(run.task)}, {run.model}, {settings}, {size}")
+        lines.append(f"  {name:<14} {next(titles, run.task.kind)}, {run.model}, {settings}, {size}")
     lines.append("tasks (anchor-interp train --task NAME)")
     lines += [f"  {name:<22} {task.about}" for name, task in NAMED_TASKS.items()]
     lines.append("sweeps (anchor-interp sweep NAME --out FOLDER)")
