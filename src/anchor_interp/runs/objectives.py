@@ -64,7 +64,7 @@ def make_objective(
     return kind(config, examples, device, processes)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class _OnTraining(Objective):
     """An objective on the training set of a run, or on this process's share of it."""
 
@@ -74,6 +74,7 @@ class _OnTraining(Objective):
     processes: Processes = ALONE
 
 
+@dataclass(eq=False, repr=False)
 class LastObjective(_OnTraining):
     """:func:`answer_loss` on the training set, in another order every epoch."""
 
@@ -99,6 +100,7 @@ class LastObjective(_OnTraining):
         return loss if batch.share == 1 else batch.share * loss
 
 
+@dataclass(eq=False, repr=False)
 class MaskedObjective(_OnTraining):
     """Cross-entropy, in nats, of a bucketed batch; on average over steps, the mean over tokens."""
 
