@@ -22,8 +22,6 @@ Workers = Annotated[int | None, Parameter(help=_WORKERS)]
 _RUN = "The run folder, or a name of the zoo such as tiny/inferential/1."
 RunName = Annotated[Path, Parameter(help=_RUN)]
 _OUTPUT = Group("Output", sort_key=9)
-
-
 _LEVEL = Annotated[Switch, Parameter(group=(_OUTPUT, Group(validator=MutuallyExclusive())))]
 
 
