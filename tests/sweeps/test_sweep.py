@@ -367,11 +367,12 @@ def test_a_run_whose_mechanism_cannot_be_measured_stops_no_other(
     weights.write_bytes(weights.read_bytes()[:-1])
     measured = []
 
-    def keep(run: Run) -> None:
+    def fingerprint(run: Run) -> dict[str, str]:
         _ = run.model  # it is loaded when it is asked for
         measured.append(run.folder.path.name)
+        return {"run_id": "another"}
 
-    monkeypatch.setattr(fingerprints, "keep_fingerprint", keep)
+    monkeypatch.setattr(fingerprints, "fingerprint", fingerprint)
     assert main(["table", str(copy.path), "--mechanism"]) == 1
     assert "weights.safetensors" in capsys.readouterr().err
     assert len(measured) == 3

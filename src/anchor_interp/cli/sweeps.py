@@ -145,15 +145,16 @@ def table(
         csv: Print the table as CSV on standard output.
         mechanism: First measure the mechanism of finished runs that lack it; seconds a run.
     """
+    from anchor_interp.analysis.mechanism import FINGERPRINT
     from anchor_interp.sweeps.folder import sweep_folder
-    from anchor_interp.sweeps.measuring import measure_mechanisms, measure_runs, own_measures
+    from anchor_interp.sweeps.measuring import measure_runs, own_measures
     from anchor_interp.sweeps.table_files import to_csv, to_json
 
     if csv and output.json:
         raise ConfigError("csv and json are two forms of one output; use one of them")
-    folder, measures = sweep_folder(sweep), own_measures(measure)
-    failed = measure_mechanisms(folder, quiet=output.quiet) if mechanism else 0
-    failed += measure_runs(folder, measures, quiet=output.quiet) if measures else 0
+    folder = sweep_folder(sweep)
+    measures = [*own_measures(measure), *([FINGERPRINT] if mechanism else [])]
+    failed = measure_runs(folder, measures, quiet=output.quiet) if measures else 0
     runs = folder.write_table()
     if csv:
         print(to_csv(runs), end="")
