@@ -353,7 +353,7 @@ def test_a_complete_corpus_need_not_be_writable(
     corpus = Corpus(source=f"folder:{folder}", length=16)
     expected = tokens_of(corpus)
 
-    def refused(*_: Any) -> None:
+    def refused(*_: Any, **__: Any) -> None:
         raise PermissionError("read-only")
 
     monkeypatch.setattr(corpus_tokens.Lock, "acquire", refused)
