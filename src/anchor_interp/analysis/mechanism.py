@@ -25,13 +25,13 @@ class Fingerprint(Readable):
     train_accuracy: float | None = field(metadata=_SHARE)
     """Accuracy on the training sequences; None if they are not given."""
     seen_train_keys: float | None = field(metadata=_SHARE)
-    """Then that on fresh sequences of the seen pairs with training keys."""
+    """Accuracy on fresh sequences of the seen pairs with training keys."""
     key_share: float | None
-    """Share of the logits' variance over seen pairs that the key has a part in (Sobol' total)."""
+    """Variance of the logits over seen pairs that depends on the key / all (Sobol' total)."""
     pair_share: float | None
     position_share: float | None
     noise_share: float | None
-    """Share that the noise has a part in: near 0 for the rule, near 1 if it knows sequences."""
+    """The same of the noise: near 0 for the rule, near 1 if it knows sequences."""
     value: float | None
     """Largest contrast of a layer's OV at the first anchor: equal g(x; a1) (N, figure 4c)."""
     answer: float | None

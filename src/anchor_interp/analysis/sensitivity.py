@@ -27,9 +27,9 @@ class Influence:
 
     factor: str
     alone: float | None
-    """Share of the variance that the factor explains by itself (Sobol' first-order index)."""
+    """Share of the variance that the factor alone explains (Sobol' first-order index)."""
     total: float | None
-    """Share that it has a part in (total-effect index). Both are None if nothing varies."""
+    """Share that depends on the factor (total-effect index). Both are None if nothing varies."""
     change: float | None
     """Mean length of the change: only this factor changes / all factors change."""
     agreement: float | None

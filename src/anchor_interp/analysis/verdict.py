@@ -162,9 +162,8 @@ _MOST_EVIDENCE = 3
 def judged() -> str:
     """How good the verdict is on runs that it was not fitted on, as a sentence."""
     return (
-        f"On runs that set no line the verdict names the phase of {COVERAGE:.0%}; of these it "
-        f"names {ACCURACY:.2f} rightly, in the mean over the phases. They are models of two layers "
-        "and one head."
+        f"On runs that set no line, of two layers and one head, the verdict names a phase for "
+        f"{COVERAGE:.0%}. Of the runs of a phase {ACCURACY:.2f} get it (mean over the phases)."
     )
 
 

@@ -20,7 +20,7 @@ _VERBS = {
     RULE: "follows the rule",
     EXCEPTION: "makes the exception",
     SYMMETRIC: "answers as for the other order",
-    NONE: "applies none",
+    NONE: "applies no function",
 }
 
 

@@ -43,7 +43,7 @@ PHASES: Mapping[Phase, str] = MappingProxyType(
     {
         "undertrained": "The model does not answer its own training sequences.",
         "memorizing": "It answers its training sequences, but not others of the same pairs.",
-        "composite": "It answers seen pairs on new keys; each ordered pair is a mapping by itself.",
+        "composite": "It answers seen pairs on new keys, with one mapping for each ordered pair.",
         "symmetric": "It gives both orders of a pair one answer, also where that is wrong.",
         "inferential": "It answers an unseen pair with the composition of its two functions.",
         "other": "No rule for another phase applies.",

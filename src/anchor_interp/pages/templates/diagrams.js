@@ -110,8 +110,6 @@
         const value = row.querySelector(`[data-measure="${measure}"]`)?.textContent.trim();
         if (value && value !== "–") facts.append(make("span", `${headings[measure].replace(" accuracy", "")} ${value}`));
       }
-      const seconds = row.querySelector(".seconds").textContent.trim();
-      if (seconds !== "–") facts.append(make("span", `${seconds} s`));
       entry.append(facts);
       const reason = row.querySelector(".reason").textContent;
       if (reason) entry.append(make("p", reason, "soft"));
