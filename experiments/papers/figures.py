@@ -60,7 +60,7 @@ def forest(groups: Mapping[str, Sequence[Judgement]]) -> Figure:
     heights = np.array([0.07 + 0.16 * (1 + words.count("\n")) for words, _ in lines])
     places = -np.cumsum(heights) + heights / 2
     present = {one.verdict for _, one in lines if one is not None}
-    with single(5.2, 1.3 + heights.sum()) as figure:
+    with single(5.0, 1.3 + heights.sum()) as figure:
         axes = figure.subplots()
         for (words, judged), place, height in zip(lines, places, heights, strict=True):
             if judged is None:
