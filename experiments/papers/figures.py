@@ -66,7 +66,7 @@ def forest(groups: Mapping[str, Sequence[Judgement]]) -> Figure:
             if judged is None:
                 axes.axhspan(place - height / 2, place + height / 2, color=INK, alpha=0.09, lw=0)
                 axes.annotate(words, (0, place), (4, 0), ("axes fraction", "data"),
-                              "offset points", va="center", weight="bold")  # fmt: skip
+                              "offset points", va="center", weight="bold", size=9)  # fmt: skip
             else:
                 _effect(axes, judged, place, height)
         axes.set(ylim=(-heights.sum(), 0), xlim=(-1.09 * _MOST, 1.09 * _MOST))
