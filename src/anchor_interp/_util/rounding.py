@@ -6,5 +6,5 @@ _ROUNDING = 1e-12  # of numbers in double precision, after thousands of operatio
 
 
 def as_large(statistics: Any, observed: Any, *, size: float) -> Any:
-    """Whether statistics reach the observed one, but for rounding of numbers up to ``size``."""
+    """Whether statistics reach the observed one, or miss it by the rounding of ``size``."""
     return statistics >= observed - _ROUNDING * size

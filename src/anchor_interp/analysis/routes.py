@@ -94,7 +94,7 @@ class RouteScores(Readable):
         return [vars(leg) for leg in self.details]
 
     def margin(self, route: RouteName) -> float | None:
-        """Half the width of a score's 95 % interval: that of the leg which gave the score."""
+        """Half the width of the 95 % interval of the leg that gave the score."""
         score = getattr(self, route)
         return next(leg.margin for leg in self.details if (leg.route, leg.effect) == (route, score))
 

@@ -1,8 +1,8 @@
 """States that no sequence produced: does a model compute with anchors, or look them up?
 
-Take a state of the residual stream in sequences of one key and one noise. Beside a fixed anchor b,
-the state of (a, b) plus that of (c, b) minus that of (d, b) is that of a *virtual* anchor
-a + c - d, whose function adds what a and c add, less what d adds. From the first anchor's position
+Let s(a, b) be a state of the residual stream for the pair (a, b), with one key and one noise. Then
+s(a, b) + s(c, b) - s(d, b) belongs to a *virtual* anchor, whose function adds what a and c add,
+less what d adds. From the first anchor's position
 on it replaces the state in a sequence of a seen pair. If the model computes with what the anchors
 add, it answers with the rule. If it looks pairs up, it has no entry for such an anchor.
 """

@@ -1,7 +1,7 @@
 """What patching measures: one number an example, from the logits where it is answered.
 
 A metric takes logits [n, d_vocab] of all n examples in order, *not* [n, pos, d_vocab], and returns
-n values. It is larger where the answer is more that of the clean run.
+n values. It is larger where the answer is more like the clean run's.
 """
 
 from collections.abc import Callable

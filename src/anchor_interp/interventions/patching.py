@@ -287,7 +287,7 @@ class Twins:
     def result(
         self, sites: tuple[Site, ...] | tuple[Connection, ...], values: np.ndarray
     ) -> PatchResult:
-        """The patched metric beside that of the two runs themselves."""
+        """The patched metric beside the metric of the two unpatched runs."""
         unpatched = []
         for rows in (self.donors, self.rows):
             logits, _ = replaced_run(self.model, rows, (), self.at, batch_size=self.batch_size)

@@ -90,7 +90,7 @@ def _is_anchored(run: "Findings") -> bool:
 
 
 def _colours(runs: Sequence["Findings"]) -> list[str]:
-    """The colour of every run: that of its phase, if no two runs share one."""
+    """The colour of every run: its phase's, if no two runs share a phase."""
     phases = [run.decision.phase for run in runs]
     if len(set(phases)) < len(phases):
         return [style.colour(number) for number in range(len(runs))]

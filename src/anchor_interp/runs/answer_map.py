@@ -60,7 +60,7 @@ class AnswerMap(Readable):
 
     @property
     def holding(self) -> Int64[np.ndarray, "pair key position"]:
-        """The index of the function that holds in each cell; that of ``none`` if none does."""
+        """The index of the function that holds in each cell; the index of ``none`` if none does."""
         best = self.shares.argmax(-1)
         return np.where(self.shares.max(-1) >= 0.5, best, len(self.functions) - 1)
 

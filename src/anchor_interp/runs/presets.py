@@ -118,12 +118,11 @@ _RUNS: dict[str, RunConfig] = {
 RUNS: Mapping[str, RunConfig] = MappingProxyType(_RUNS)
 """Complete runs. The ``paper-`` runs have the papers' settings at gamma 0.5. ``scan`` is the task
 of the complexity-control paper's figure 7A at a scale of minutes: about a fifth of its commands.
-``cogs`` is that of figure 7B, with sentences of our own or, with ``data="official"``, the official
-training set; ``addition`` that of figure 7C on a hundredth of its pairs, all of which it trains on;
-``prontoqa`` that of figure 7E with judgements alone, on so few worlds that a model can memorise
-them. ``language-`` runs are that of figure 7D: ``tiny`` and
-``small`` on a corpus that every machine has, Python's own library, ``medium`` on 40 billion tokens
-of SlimPajama."""
+``cogs`` is figure 7B's, with sentences of our own or, with ``data="official"``, the official
+training set; ``addition`` is figure 7C's on a hundredth of its pairs, all of which it trains on;
+``prontoqa`` is figure 7E's with judgements alone, on so few worlds that a model can memorise
+them. ``language-`` runs are figure 7D's: ``tiny`` and ``small`` on a corpus that every machine has,
+Python's own library, ``medium`` on 40 billion tokens of SlimPajama."""
 
 
 def preset(name: str, **changes: Any) -> RunConfig:

@@ -76,14 +76,14 @@ def exchange_label(
     label: str,
     answer: Callable[[Mapping[str, np.ndarray]], np.ndarray],
 ) -> InterchangePairs:
-    """The answers of examples of any task if one of their labels were that of their source.
+    """The answers of examples of any task if one of their labels were their source's.
 
     Row i of ``source`` is the source of row i of ``base``. ``answer`` is what the model is thought
     to compute: it takes labels by name, each [n], and returns the answers, tokens [n]. Examples
-    whose expected answer is that of the base tell nothing and are left out. So are those whose
-    expected answer is that of the source, which an exchange of everything gives too, unless no
-    others are left: if the answer copies the label. ConfigError if none is left, or ``answer`` does
-    not give the examples' own answers.
+    that should answer as the base tell nothing and are left out. So are examples that should answer
+    as the source, which an exchange of everything gives too, unless no others are left: if the
+    answer copies the label. ConfigError if none is left, or ``answer`` does not give the examples'
+    own answers.
     """
     base, source = as_examples(base), as_examples(source)
     check_aligned(base=base, source=source)

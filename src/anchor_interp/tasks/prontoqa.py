@@ -93,7 +93,7 @@ class Prontoqa(Task):
 
     @property
     def length(self) -> int:
-        """The longest training example but for its last token: all is negated that can be."""
+        """The longest training example without its last token: all is negated that can be."""
         of_chain = 2 * (self.hops + 2) - 1
         n_rules = of_chain + (of_chain if self.distribution == "balanced" else 1)
         rules = 6 * n_rules - 1  # one of the two rules on the property in question is not negated
