@@ -6,9 +6,9 @@
 
 Every process holds the whole model and works through its share of a step's rows. Their gradients
 are added up before they are clipped, so each makes the same update: a run does not depend on the
-number of processes, except for rounding, and may be resumed with another one. Process 0 alone writes
-the run folder; the others start from what it has, sent to them. A signal that reaches one process
-stops all after the same step.
+number of processes, except for rounding, and may be resumed with another one. Process 0 alone
+writes the run folder; the others start from what it has, sent to them. A signal that reaches one
+process stops all after the same step.
 """
 
 import atexit
