@@ -153,10 +153,11 @@ class Examples(Readable):
         self.answers = None if answers is None else self._each(answers, "answers")
         self.wrong = None if wrong is None else self._each(wrong, "wrong")
         self.at: Int64[np.ndarray, " n"] = self._columns(at, "at")
-        if not hasattr(labels, "keys"):  # a DataFrame has them
-            labels = checked(labels, Mapping | None, "labels") or {}
+        named: Any = labels  # a DataFrame has keys
+        if not hasattr(named, "keys"):
+            named = checked(labels, Mapping | None, "labels") or {}
         places = checked(places, Mapping | None, "places") or {}
-        self.labels = {name: self._column(np.asarray(v), name) for name, v in dict(labels).items()}
+        self.labels = {name: self._column(np.asarray(v), name) for name, v in dict(named).items()}
         self.places = {name: self._columns(at, name) for name, at in places.items()}
         if taken := {"all", "last", "noise", "other"}.intersection(self.places):
             raise ConfigError(f"the name {min(taken)!r} means other positions; rename the place")
