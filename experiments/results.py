@@ -161,7 +161,7 @@ def _values(rows: list[Row], column: str) -> str:
 
 def noise_table(_: Ledger) -> str:
     """Areas under the ROC curve over the tasks with broken groups."""
-    rows = _tables().get("noise", [])
+    rows = _tables().get("noise-60", [])
     lines = []
     for score, title in (
         ("late", "how late it is learned"),
