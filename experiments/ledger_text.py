@@ -25,7 +25,8 @@ def counts(ledger: Ledger) -> str:
         return ", ".join(f"**{n}** {each}" for each in VERDICT_STYLES if (n := found.count(each)))
 
     ours = sum(claim.ours for claim in CLAIMS)
-    waiting = len(REGISTERED.keys() - {claim.name for claim in CLAIMS})
+    to_come = {name for name, said in REGISTERED.items() if "result" not in said}
+    waiting = len(to_come - {claim.name for claim in CLAIMS})
     return (
         f"{len(CLAIMS)} claims. {len(CLAIMS) - ours} are the papers': {counted(ours=False)}.\n\n"
         f"{ours} are ours: {counted(ours=True)}. {waiting} more are "
@@ -86,10 +87,10 @@ def _dropped(was: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def registered_table(_: Ledger) -> str:
-    """The claims whose runs are to come, or have only begun."""
+    """The claims that were written down before, with a link to what is judged elsewhere."""
     lines = [
         [
-            f"`{name}`",
+            f"[`{name}`]({said['result']})" if "result" in said else f"`{name}`",
             f"{said['sentence']}<br>*{said['figure']}*",
             said["predictor"],
             said["statistic"],

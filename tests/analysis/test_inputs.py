@@ -98,7 +98,8 @@ def test_half_precision_gives_numbers(name: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_hooks_are_named_by_a_generator() -> None:
-    (activation,) = activations(MODEL, SEQUENCES, (name for name in [HOOK])).values()
+    names: Any = (name for name in [HOOK])
+    (activation,) = activations(MODEL, SEQUENCES, names).values()
     assert torch.equal(activation, activations(MODEL, SEQUENCES, [HOOK])[HOOK])
 
 

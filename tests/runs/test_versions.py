@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -28,6 +29,7 @@ RESUMED = 20
 def numbers(name: str) -> dict[str, np.ndarray]:
     """All activations and logits of a specimen in float64, by hook, on two sequences."""
     run = ai.load(name, dtype=torch.float64)
+    logits: Any
     tokens = sample(run.config.anchor_task, "id", 2, seed=0).tensor.long()
     with torch.no_grad():
         logits, cache = run.model.run_with_cache(tokens)
@@ -94,6 +96,7 @@ if __name__ == "__main__" and VERSION_3:
     trained(out / "begun by 3", stop=RESUMED + 5)
     trained(out / "begun by 4")
     trained(out / "whole by 3")
-    np.savez(
-        out / "numbers.npz", **{k: v for name in zoo.names() for k, v in numbers(name).items()}
-    )
+    every: dict[str, Any] = {}
+    for name in zoo.names():
+        every |= numbers(name)
+    np.savez(out / "numbers.npz", **every)

@@ -77,7 +77,7 @@ def sampled_coefficient(
             with torch.no_grad():
                 start = objective.loss(model, batch)
             loss = objective.loss(moving, batch)
-            loss.backward()
+            torch.autograd.backward(loss)
             above[-1] += float(loss.detach() - start)
         optimizer.step(noise_generator=noise)
     late = np.array(above[steps // 2 :])

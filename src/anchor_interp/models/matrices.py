@@ -132,7 +132,8 @@ def gaussian_numbers(shape: tuple[int, int], inner: int | None = None) -> Number
     d_in, cosine = shape[0], None
     if inner is None and shape[1] > 1:  # |cos| of two random directions in d_in dimensions
         cosine = math.exp(math.lgamma(d_in / 2) - math.lgamma((d_in + 1) / 2)) / math.sqrt(math.pi)
-    return Numbers(*ranks.mean(0).tolist(), cosine)
+    stable, effective = ranks.mean(0).tolist()
+    return Numbers(stable, effective, cosine)
 
 
 def exact(matrix: Tensor) -> Tensor:
