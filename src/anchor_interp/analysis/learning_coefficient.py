@@ -13,6 +13,7 @@ devinterp draws w by stochastic gradient Langevin dynamics: ``pip install
 """
 
 import copy
+import functools
 import importlib
 from typing import Any
 
@@ -30,7 +31,7 @@ from anchor_interp.runs.run import Run
 
 
 def learning_coefficient(
-    run: Run, *, chains: int = 2, steps: int = 100, seed: int = 0, **settings: float
+    run: Run, *, chains: int = 2, steps: int = 100, seed: int = 0, **settings: Any
 ) -> Float64[np.ndarray, " chain"]:
     """The local learning coefficient of a run's model on its training examples, chain by chain.
 
@@ -41,10 +42,8 @@ def learning_coefficient(
     """
     check_weights(checked(run, Run, "run").model)
     objective, seeds = make_objective(run.config, run.device), range(seed, seed + chains)
-    each = [
-        sampled_coefficient(run.model, objective, steps=steps, seed=s, **settings) for s in seeds
-    ]
-    return np.array(each)
+    chain = functools.partial(sampled_coefficient, run.model, objective, steps=steps, **settings)
+    return np.array([chain(seed=each) for each in seeds])
 
 
 def sampled_coefficient(
