@@ -277,9 +277,10 @@ def test_a_sweep_is_read_where_the_file_system_has_no_locks(
 
 
 def test_damage_costs_a_row_and_no_more(copy: SweepFolder) -> None:
-    first, second, *_ = SMALL.configs()
+    first, second, third, *_ = SMALL.configs()
     before = copy.rows()
     (copy.path / "table.parquet").write_bytes(b"nonsense")
+    (copy.runs / third / "measurements.json").write_text("{")
     (copy.runs / first / "provenance.json").write_text("{")
     (copy.runs / second / "result.json").write_text('{"schema": 1}')
     found = copy.write_table()
@@ -287,7 +288,9 @@ def test_damage_costs_a_row_and_no_more(copy: SweepFolder) -> None:
     assert found[0]["machine"] is None
     assert found[1]["status"] == "failed"
     assert "result.json is damaged" in found[1]["error"]
-    assert found[2:] == before[2:]
+    assert "measurements.json is damaged: not valid JSON" in found[2]["error"]
+    assert found[2]["error"].count("remove it") == 1
+    assert found[3:] == before[3:]
     assert read_table(copy.path / "table.parquet") == found
     copy.spec_file.write_text("grids: [")
     with pytest.raises(ConfigError, match="cannot read the sweep"):

@@ -235,7 +235,8 @@ def model_of_weights(
             but do *not* run the model: LayerNorms are left out.
 
     Raises:
-        ConfigError: a weight is missing or does not fit, or TransformerLens refuses a setting.
+        ConfigError: a weight is missing, does not fit or, given settings, has no place in the
+            model; or TransformerLens refuses a setting.
     """
     expected = "expected a HookedTransformer's state dict"
     try:
@@ -244,10 +245,16 @@ def model_of_weights(
         usual = {"n_ctx": 1, "positional_embedding_type": kind}
         looked_at = {"act_fn": "relu", "normalization_type": None}
         arguments = {**usual, **(settings or looked_at), **_shape_of(weights), **_LOADED}
-        with torch.device("meta"):
+        constants = (".mask", ".IGNORE")  # buffers, which other programs do not write
+        whole = all("blocks.0.attn" + name in weights for name in constants)
+        with torch.device("meta" if whole else "cpu"):
             model = _built(HookedTransformerConfig(**arguments))
-        for name in model.load_state_dict(weights, strict=False, assign=True).missing_keys:
-            raise KeyError(name)
+        missing, unknown = model.load_state_dict(weights, strict=False, assign=True)
+        for name in missing:
+            if whole or not name.endswith(constants):
+                raise KeyError(name)
+        if settings and unknown:  # LayerNorms of blocks of another kind
+            raise ValueError(f"the model of these settings has no {unknown[0]!r}")
     except KeyError as error:
         raise ConfigError(f"the weights have no {error}; {expected}") from error
     except _FOREIGN as error:

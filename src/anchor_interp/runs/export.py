@@ -121,7 +121,7 @@ def load_transformer(
     if text is None and to_run:
         raise StoreError(
             f"{path} has weights without their configuration, such as the activation function, so "
-            "the model cannot be run; write it with anchor_interp.runs.export.save_transformer"
+            "the model cannot be run; write it with ai.save_transformer"
         )
     with raising(StoreError, f"{path}: "):
         settings = None if text is None else from_dict(dict[str, Any], parse_json(text), _CONFIG)

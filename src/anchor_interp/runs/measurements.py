@@ -63,7 +63,9 @@ class Measure:
             reason = f"it is {shown(named)}"
         except Exception as error:  # a user's module may raise anything
             reason = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"cannot import the measure {self.function} ({reason})")
+        expected = "module:function, of a module in this folder, or file.py:function"
+        problem = f"cannot import the measure {self.function} ({reason})"
+        raise ConfigError(f"{problem}; expected {expected}")
 
     def __call__(self, run: "Run") -> Any:
         """The value at the run's checkpoint, as plain JSON values.

@@ -170,6 +170,8 @@ class RunFolder:
         from safetensors.torch import load
 
         folder, file = self.checkpoint(step), self.checkpoint(step) / name
+        if not files.is_there(folder / STATE):
+            raise StoreError(f"{folder} has no {STATE}; {self._repair(step)}")
         state = self._read(folder / STATE)
         if (generator := state.get("generator")) != GENERATOR:
             raise StoreError(

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from anchor_interp._util import files
-from anchor_interp._util.errors import StoreError, UnknownSchemaError
+from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import from_dict
 from anchor_interp.analysis.mechanism import kept_fingerprint
 from anchor_interp.runs.config import RunConfig, last_step, total_decay
@@ -81,15 +81,16 @@ def updated_row(row: TableRow, run: Path, state: State, error: str | None) -> Ta
         read = _result(run, row["run_id"])
         last = last_step(row["steps"], read["fitted_step"])
         return row | _measured(run, row["run_id"], last) | _along_training(run) | read
-    except UnknownSchemaError as problem:
+    except StoreError as problem:
         return row | {"status": "failed", "error": str(problem)}
-    except (StoreError, LookupError, TypeError, ValueError) as problem:
+    except (LookupError, TypeError, ValueError) as problem:
         return row | {"status": "failed", "error": f"{result} is damaged ({problem}); remove it"}
 
 
 def _result(run: Path, name: str) -> TableRow:
     """The phase and the measurements of a finished run."""
-    result = RunFolder(run).result() or {}
+    if (result := RunFolder(run).result()) is None:
+        raise StoreError(f"the result.json of {run} has vanished; give the same command again")
     if result["run_id"] != name:
         raise ValueError(f"it belongs to the run {result['run_id']!r:.40}")
     evaluation = from_dict(Evaluation, result["evaluation"])

@@ -153,8 +153,8 @@ class Examples(Readable):
         self.answers = None if answers is None else self._each(answers, "answers")
         self.wrong = None if wrong is None else self._each(wrong, "wrong")
         self.at: Int64[np.ndarray, " n"] = self._columns(at, "at")
-        named: Any = labels  # a DataFrame has keys
-        if not hasattr(named, "keys"):
+        named: Any = labels  # or a DataFrame
+        if not hasattr(named, "columns"):
             named = checked(labels, Mapping | None, "labels") or {}
         places = checked(places, Mapping | None, "places") or {}
         self.labels = {name: self._column(np.asarray(v), name) for name, v in dict(named).items()}

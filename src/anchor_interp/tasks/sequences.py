@@ -65,7 +65,7 @@ class Sequences(Readable):
     pair: UInt8[np.ndarray, " n"]
     """Index of the ordered pair in ``task.pairs``."""
     role: UInt8[np.ndarray, " n"]
-    """Index of the pair's role in ``ROLES``."""
+    """Index of the pair's role in :data:`anchor_interp.tasks.functions.ROLES`."""
     provenance: dict[str, str | int]
     """Where the sequences come from: enough to draw them again. ``kept`` rows of them are here, if
     some were chosen."""
@@ -96,7 +96,8 @@ class Sequences(Readable):
     def where(self, *, pair: Pair | Sequence[Pair]) -> "Sequences":
         """The sequences of an ordered pair of anchors, such as ``(3, 4)``, or of several pairs.
 
-        Their columns choose by anything else: ``sequences[sequences.position < 6]``.
+        Their columns choose by anything else: ``sequences[sequences.position < 6]``, and roles by
+        their index: ``sequences[sequences.role == ROLES.index("unseen")]``.
         """
         after = self.position.astype(np.int64)[:, None] + [1, 2]
         anchors = self.tokens[np.arange(len(self))[:, None], after]  # [n, 2]
