@@ -1,7 +1,7 @@
 """Does the local learning coefficient tell inferential runs better than the stable rank does?
 
 ``python experiments/learning_coefficient.py --runs FOLDER`` measures the specimens and the finished
-runs in FOLDER, prints JSON and writes ``docs/evidence/learning_coefficient.md``. What is judged is
+runs in FOLDER (one at least), prints JSON and writes ``docs/evidence/learning_coefficient.md``. What is judged is
 ``coefficient-tells`` in ``papers/registered.toml``; runs that are undertrained are left out.
 """
 
@@ -72,6 +72,8 @@ def interval(rows: Sequence[Row]) -> list[float]:
 def report(rows: Sequence[Row]) -> None:
     """The verdict on the claim, and both shares by phase."""
     judged = [row for row in rows if row["phase"] != "undertrained"]
+    if 2 * len(judged) < CLAIM["n"]:
+        raise SystemExit(f"{len(judged)} fitted runs are too few; {CLAIM['n']} were planned")
     effect, (low, high) = difference(judged), interval(judged)
     verdict = "inconclusive"
     if high < CLAIM["least"]:
@@ -100,9 +102,10 @@ def report(rows: Sequence[Row]) -> None:
 def main() -> None:
     """Measure every run once, and report."""
     parser = argparse.ArgumentParser(description="The local learning coefficient of kept runs.")
-    parser.add_argument("--runs", type=Path, help="folder of run folders, beside the specimens")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of run folders, beside the specimens")
     asked = parser.parse_args()
-    folders = [] if asked.runs is None else sorted(asked.runs.glob("*/result.json"))
+    if not (folders := sorted(asked.runs.glob("*/result.json"))):
+        parser.error(f"{asked.runs} holds no finished run (*/result.json)")
     rows = []
     for path in [*zoo.names(), *(file.parent for file in folders)]:
         run = load(path)

@@ -297,6 +297,14 @@ def test_the_table_of_a_sweep_has_fingerprints_if_asked(
     assert {row["noise_share"] for row in read_table(tmp_path)} == {None}
     assert main(["table", str(tmp_path), "--mechanism", "--csv", "--quiet"]) == 0
     assert "noise_share" in capsys.readouterr().out
+    (row,) = before = read_table(tmp_path)
+    path = folder.runs / row["run_id"] / "measurements.json"
+    path.write_text(path.read_text().replace('"noise_share"', '"lost"'))
+    assert main(["table", str(tmp_path), "--mechanism", "--csv", "--quiet"]) == 0
+    times = ("fingerprint_ns",)
+    assert [{**row, **dict.fromkeys(times)} for row in read_table(tmp_path)] == [
+        {**row, **dict.fromkeys(times)} for row in before
+    ]
     for row in read_table(tmp_path):
         kept = kept_fingerprint(folder.runs / row["run_id"], row["run_id"], row["steps"])
         assert kept is not None

@@ -108,6 +108,23 @@ def test_sequences_bring_their_targets() -> None:
     assert accuracy(MODEL, SEQUENCES) == right.mean()
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"chains": 0}, "chains is 0; expected at least 1"),
+        ({"steps": 1.5}, "steps is 1.5; expected an integer"),
+        ({"seed": "a"}, "seed is 'a'; expected an integer"),
+        ({"lr": 0.0}, "lr is 0.0; expected more than 0"),
+        ({"n_beta": torch.nan}, "n_beta is nan; expected a finite number"),
+    ],
+)
+def test_a_chain_of_wrong_settings_is_refused(
+    finished_run: ai.Run, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ai.ConfigError, match=message):
+        ai.learning_coefficient(finished_run, **settings)
+
+
 TWINS = SEQUENCES.tokens, SEQUENCES.tokens[::-1]
 PAIRS = interchange_pairs(FEW_KEYS, 6, seed=0)
 SITE = Site("resid_post", 0, "first")

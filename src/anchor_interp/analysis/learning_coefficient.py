@@ -31,15 +31,23 @@ from anchor_interp.runs.run import Run
 
 
 def learning_coefficient(
-    run: Run, *, chains: int = 2, steps: int = 100, seed: int = 0, **settings: Any
-) -> Float64[np.ndarray, " chain"]:
+    run: Run, *, chains: int = 2, steps: int = 100, seed: int = 0,
+    n_beta: float = 1e3, localization: float = 1e5, lr: float = 1e-6,
+) -> Float64[np.ndarray, " chain"]:  # fmt: skip
     """The local learning coefficient of a run's model on its training examples, chain by chain.
 
-    The settings, and what is averaged, are those of :func:`sampled_coefficient`.
+    A chain needs a few times 2 / (lr localization) steps, and is stable where lr is well below
+    4 / (n_beta times the largest curvature). Its estimate is of the second half of its steps.
 
     Raises:
         ConfigError: devinterp is not installed, a weight is not finite, or a chain diverges.
     """
+    for name, number in (("chains", chains), ("steps", steps)):
+        checked(number, int, name, low=1)
+    checked(seed, int, "seed", low=0)
+    settings = {"n_beta": n_beta, "localization": localization, "lr": lr}
+    for name, value in settings.items():
+        checked(value, float, name, above=0)
     check_weights(checked(run, Run, "run").model)
     objective, seeds = make_objective(run.config, run.device), range(seed, seed + chains)
     chain = functools.partial(sampled_coefficient, run.model, objective, steps=steps, **settings)
@@ -47,20 +55,13 @@ def learning_coefficient(
 
 
 def sampled_coefficient(
-    model: nn.Module,
-    objective: Objective,
-    *,
-    steps: int,
-    seed: int,
-    n_beta: float = 1e3,
-    localization: float = 1e5,
-    lr: float = 1e-6,
-) -> float:
-    """The estimate of one chain, from the second half of its steps.
+    model: nn.Module, objective: Objective, *, steps: int, seed: int,
+    n_beta: float, localization: float, lr: float,
+) -> float:  # fmt: skip
+    """The estimate of one chain.
 
     ``objective`` gives the batch and the loss of each step; both losses of a difference are of one
-    batch. A chain needs a few times 2 / (lr localization) steps, and is stable where lr is well
-    below 4 / (n_beta times the largest curvature).
+    batch.
     """
     advice = "; pip install 'anchor-interp[devinterp]'"
     with raising(ConfigError, "the library devinterp is not installed: ", advice, of=ImportError):

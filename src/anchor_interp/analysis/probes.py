@@ -27,12 +27,7 @@ from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import Perturbation, contrast_pairs, interchange_pairs
 from anchor_interp.tasks.examples import Examples
-from anchor_interp.tasks.sequences import (
-    PROBE,
-    PROBE_POSITION,
-    aligned_sequences,
-    probe_position,
-)
+from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, aligned_sequences, probe_position
 
 MOST_EDGES = 1_000  # a circuit is pruned only if no more can reach the output
 FEW_EDGES = 200  # with more, circuits of examples are made of heads and MLPs
