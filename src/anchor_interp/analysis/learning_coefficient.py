@@ -42,9 +42,8 @@ def learning_coefficient(
     Raises:
         ConfigError: devinterp is not installed, a weight is not finite, or a chain diverges.
     """
-    for name, number in (("chains", chains), ("steps", steps)):
-        checked(number, int, name, low=1)
-    checked(seed, int, "seed", low=0)
+    for name, number, low in (("chains", chains, 1), ("steps", steps, 1), ("seed", seed, 0)):
+        checked(number, int, name, low=low)
     settings = {"n_beta": n_beta, "localization": localization, "lr": lr}
     for name, value in settings.items():
         checked(value, float, name, above=0)
@@ -60,8 +59,7 @@ def sampled_coefficient(
 ) -> float:  # fmt: skip
     """The estimate of one chain.
 
-    ``objective`` gives the batch and the loss of each step; both losses of a difference are of one
-    batch.
+    ``objective`` gives the batch and the loss of each step; a difference is of one batch.
     """
     advice = "; pip install 'anchor-interp[devinterp]'"
     with raising(ConfigError, "the library devinterp is not installed: ", advice, of=ImportError):

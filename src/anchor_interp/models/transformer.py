@@ -250,9 +250,8 @@ def model_of_weights(
         with torch.device("meta" if whole else "cpu"):
             model = _built(HookedTransformerConfig(**arguments))
         missing, unknown = model.load_state_dict(weights, strict=False, assign=True)
-        for name in missing:
-            if whole or not name.endswith(constants):
-                raise KeyError(name)
+        for name in (n for n in missing if whole or not n.endswith(constants)):
+            raise KeyError(name)
         if settings and unknown:  # LayerNorms of blocks of another kind
             raise ValueError(f"the model of these settings has no {unknown[0]!r}")
     except KeyError as error:
@@ -271,17 +270,13 @@ def _shape_of(weights: Mapping[str, Tensor]) -> dict[str, Any]:
     positions = weights.get("pos_embed.W_pos")
     shape = {
         "n_layers": 1 + max(int(n.split(".")[1]) for n in weights if "blocks." in n),
-        "n_heads": n_heads,
-        "d_model": d_model,
-        "d_head": d_head,
-        "d_mlp": None if mlp is None else mlp.shape[1],
-        "attn_only": mlp is None,
+        "n_heads": n_heads, "d_model": d_model, "d_head": d_head,
+        "d_mlp": None if mlp is None else mlp.shape[1], "attn_only": mlp is None,
         "gated_mlp": first + "mlp.W_gate" in weights,
         "n_key_value_heads": None if grouped is None else len(grouped),
-        "d_vocab": len(weights["embed.W_E"]),
-        "d_vocab_out": weights["unembed.W_U"].shape[1],
+        "d_vocab": len(weights["embed.W_E"]), "d_vocab_out": weights["unembed.W_U"].shape[1],
         "dtype": weights["embed.W_E"].dtype,
-    }
+    }  # fmt: skip
     return shape if positions is None else shape | {"n_ctx": len(positions)}
 
 

@@ -22,17 +22,10 @@ from anchor_interp.sweeps.settings import TableRow, Value
 RunState = Literal[Phase, "diverged", "failed", "unfinished", "missing"]
 """The phase of a finished run; otherwise, why it has none."""
 STATE_MARKS: dict[RunState, str] = {
-    "undertrained": "U",
-    "memorizing": "M",
-    "composite": "C",
-    "symmetric": "S",
-    "inferential": "I",
-    "other": "O",
-    "diverged": "\N{MULTIPLICATION SIGN}",
-    "failed": "!",
-    "unfinished": "\N{HORIZONTAL ELLIPSIS}",
-    "missing": "\N{EN DASH}",
-}
+    "undertrained": "U", "memorizing": "M", "composite": "C", "symmetric": "S", "inferential": "I",
+    "other": "O", "diverged": "\N{MULTIPLICATION SIGN}", "failed": "!",
+    "unfinished": "\N{HORIZONTAL ELLIPSIS}", "missing": "\N{EN DASH}",
+}  # fmt: skip
 """The letter or mark of every state, in the order in which states are listed."""
 PHASE_INDEX: Mapping[str | None, int] = {
     "memorizing": 1, "composite": 2, "symmetric": 2, "inferential": 3,

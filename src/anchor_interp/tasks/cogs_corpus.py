@@ -58,21 +58,18 @@ class Gap(NamedTuple):
 
 
 _KINDS = {
-    "unergative": ("agent unergative",),
-    "omissible": ("agent omissible",),
+    "unergative": ("agent unergative",), "omissible": ("agent omissible",),
     "unaccusative": ("theme unaccusative",),
     "transitive": ("agent transitive object",),
     "passive": ("patient was transitive-en", "patient was transitive-en by author"),
     "pp-dative": ("agent dative gift to recipient",),
     "do-dative": ("agent dative recipient gift",),
     "passive-dative": (
-        "present was dative-en to recipient",
-        "present was dative-en to recipient by author",
-        "recipient was dative-en present",
-        "recipient was dative-en present by author",
+        "present was dative-en to recipient", "present was dative-en to recipient by author",
+        "recipient was dative-en present", "recipient was dative-en present by author",
     ),
     "infinitive": ("agent infinitive to bare",),
-}
+}  # fmt: skip
 """Kinds of sentences, as slots with words between them."""
 _USUAL = (
     *["transitive", "passive", "pp-dative", "do-dative", "passive-dative"] * 2,
@@ -115,16 +112,12 @@ _MANY = tuple(range(3, 13))
 _BEYOND: Mapping[str, Mapping[str, Any]] = {
     "cp_recursion": {"kinds": _SHORT, "clauses": _MANY, "phrases": {}},
     "pp_recursion": {
-        "kinds": _TRANSITIVE,
-        "words": {"object": (*BEINGS, *THINGS)},
-        "phrases": {"object": _MANY},
+        "kinds": _TRANSITIVE, "words": {"object": (*BEINGS, *THINGS)}, "phrases": {"object": _MANY},
     },
     "obj_pp_to_subj_pp": {
-        "kinds": _ACTIVE,
-        "words": {"agent": BEINGS},
-        "phrases": {"agent": (1, 2)},
+        "kinds": _ACTIVE, "words": {"agent": BEINGS}, "phrases": {"agent": (1, 2)},
     },
-}
+}  # fmt: skip
 """How the sentences of the structural types are drawn."""
 STRUCTURAL = (*_BEYOND,)
 """The types that ask for unseen structures."""

@@ -73,19 +73,12 @@ WORDS = (
 
 
 _ROLES = {
-    "N V that": "agent",
-    "N V .": "agent",
-    "N V to V .": "agent",
-    "N V N .": "agent theme",
-    "N V N N .": "agent recipient theme",
-    "N V N to N .": "agent theme recipient",
-    "N was V .": "theme",
-    "N was V by N .": "theme agent",
-    "N was V to N .": "theme recipient",
-    "N was V to N by N .": "theme recipient agent",
-    "N was V N .": "recipient theme",
+    "N V that": "agent", "N V .": "agent", "N V to V .": "agent", "N V N .": "agent theme",
+    "N V N N .": "agent recipient theme", "N V N to N .": "agent theme recipient",
+    "N was V .": "theme", "N was V by N .": "theme agent", "N was V to N .": "theme recipient",
+    "N was V to N by N .": "theme recipient agent", "N was V N .": "recipient theme",
     "N was V N by N .": "recipient theme agent",
-}
+}  # fmt: skip
 """The roles of the noun phrases (N) in every clause, in their order; V is a verb."""
 _Conjunct = tuple[int, str]
 """A conjunct, with the place of its first variable, by which a form sorts them."""
