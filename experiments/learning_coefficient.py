@@ -1,7 +1,7 @@
 """Does the local learning coefficient tell inferential runs better than the stable rank does?
 
 ``python experiments/learning_coefficient.py --runs FOLDER`` measures the specimens and the finished
-runs in FOLDER (one at least), prints JSON and writes ``docs/evidence/learning_coefficient.md``. What is judged is
+runs in FOLDER, prints JSON and writes ``docs/evidence/learning_coefficient.md``. What is judged is
 ``coefficient-tells`` in ``papers/registered.toml``; runs that are undertrained are left out.
 """
 
@@ -102,7 +102,9 @@ def report(rows: Sequence[Row]) -> None:
 def main() -> None:
     """Measure every run once, and report."""
     parser = argparse.ArgumentParser(description="The local learning coefficient of kept runs.")
-    parser.add_argument("--runs", type=Path, required=True, help="folder of run folders, beside the specimens")
+    parser.add_argument(
+        "--runs", type=Path, required=True, help="folder of run folders, beside the specimens"
+    )
     asked = parser.parse_args()
     if not (folders := sorted(asked.runs.glob("*/result.json"))):
         parser.error(f"{asked.runs} holds no finished run (*/result.json)")

@@ -44,7 +44,7 @@ def learning_coefficient(
     """
     for name, number, low in (("chains", chains, 1), ("steps", steps, 1), ("seed", seed, 0)):
         checked(number, int, name, low=low)
-    settings = {"n_beta": n_beta, "localization": localization, "lr": lr}
+    settings: dict[str, Any] = {"n_beta": n_beta, "localization": localization, "lr": lr}
     for name, value in settings.items():
         checked(value, float, name, above=0)
     check_weights(checked(run, Run, "run").model)
