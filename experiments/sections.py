@@ -315,7 +315,7 @@ def control_8(data: Data) -> Panels:
         for end, whom in against.items()
         for name, title in scores.items()
     }
-    broken = [row for row in data.rows("pairs") if row["complexity"]]
+    broken = [row for row in data.rows("pairs-post") if row["complexity"]]
     pairs = pairs_learned(broken, of_three_and_four)
     return [
         _speed(data, "(A) large", "(A) small"),
@@ -407,7 +407,7 @@ SECTIONS: Mapping[str, Callable[[Data], Panels]] = {
 }  # fmt: skip
 _STUDIES = {
     "neurips_4": ("depth",), "control_6c": ("decay",), "control_7_concepts": ("concepts",),
-    "neurips_6": ("complexity-post",), "control_8": ("complexity-post",),
+    "neurips_6": ("complexity-post",), "control_8": ("complexity-post", "pairs-post", "noise-60"),
     **dict.fromkeys(("forest_anchors", "forest_realistic", "forest_readme"), tuple(STUDIES)),
 }  # fmt: skip
 

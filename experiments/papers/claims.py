@@ -62,7 +62,7 @@ HALF_A_STEP = math.sqrt(150 / 55)
 _WORDS = frozenset((
     "studies", "prepare", "kind", "python", "of", "on", "more", "less", "only", "reference",
     "where", "apart", "also", "within", "free", "cluster", "sign", "untrained",
-    "fitted", "above", "unreached",
+    "fitted", "above", "unreached", "margin",
 ))  # fmt: skip
 
 
@@ -140,7 +140,8 @@ def _effect(said: Mapping[str, Any]) -> Effect:
             free = tuple(said.get("free", ()))
             return Difference(number, more, less, within, free, cluster, answerable, **common)
         case "mean":
-            return Mean(number, only, said.get("reference", 0.0), **common)
+            reference, margin = said.get("reference", 0.0), said.get("margin", False)
+            return Mean(number, only, reference, answerable, margin, **common)
         case "rise":
             return Rise(said["on"], number, within, sign, **common)
         case "alike":

@@ -202,6 +202,8 @@ class Mean(Effect):
     number: Number
     only: Test = every
     reference: float = 0.0
+    answerable: Answerable = Answerable()
+    is_margin: bool = False  # a margin to a limit
 
     def compare(self, rows: Rows) -> MeanComparison | None:
         """The runs compared with the reference; None if there are fewer than two."""
@@ -212,7 +214,10 @@ class Mean(Effect):
     def measure(self, rows: Rows) -> Finding:
         """See the class."""
         samples, censored = samples_of(self, rows, self.only)
-        return finding_of(samples, censored, estimate_of(self.compare(rows)))
+        if problem := self.answerable.problem(*samples):
+            return finding_of(samples, censored, problem="not answerable here", note=problem)
+        estimate = estimate_of(self.compare(rows))
+        return finding_of(samples, censored, estimate, is_margin=self.is_margin)
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,17 @@ def test_what_is_not_answerable_is_so_whichever_way_it_points(
     assert judged_alone(effect.measure(unlearned), 0.5).verdict == "not answerable here"
 
 
+def test_a_mean_of_runs_that_never_came_there_answers_nothing_and_a_margin_is_missed() -> None:
+    found = rows(y=lambda i: 0.1 * noisy(i) - 1, reached=lambda _: 1.0)
+    answerable = Answerable(unreached=lambda row: row["reached"] < 1)
+    missed = Mean("y", answerable=answerable, is_margin=True).measure(found)
+    assert judged_alone(missed, 0.0).verdict == "not supported"
+    assert judged_alone(Mean("y").measure(found), 0.0).verdict == "reversed"
+    never = [row | {"reached": 0.0, "y": 1 + row["y"]} for row in found]
+    measured = Mean("y", answerable=answerable, is_margin=True).measure(never)
+    assert judged_alone(measured, 0.0).verdict == "not answerable here"
+
+
 def test_a_trend_is_taken_within_groups() -> None:
     """Between groups y falls, within each it rises with x: Simpson's paradox."""
     found = rows(x=lambda i: i % 10, g=lambda i: i // 10, y=lambda i: i % 10 - 20 * (i // 10))

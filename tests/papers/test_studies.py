@@ -37,6 +37,7 @@ def test_every_study_has_runs_of_several_seeds_at_every_scale(name: str, scale: 
         "noise",
         "noise-60",
         "pairs",
+        "pairs-post",
         "complexity-post",
         "settings",
         "settings-judging",
