@@ -65,6 +65,10 @@ def test_every_claim_can_be_supported_and_not_supported(scale: str) -> None:
                            level=0.65)
             for study in CORNERS
         }  # fmt: skip
+        tables["addition-20"] = [
+            row | {"run_id": f"{row['run_id']}-{again}", "seed": row["seed"] + 100 * again}
+            for again, row in itertools.product(range(4), tables["addition"])
+        ]
         found = judge(LEDGER, tables)
         said = {name: found[name].verdict for name in CLAIMS}
         against = {"not supported", "reversed"} if expected != "supported" else {"supported"}
