@@ -122,6 +122,8 @@ def test_a_question_is_answered_in_each_stratum() -> None:
     assert kinds.strata["pre"].found.effect == pytest.approx(0.4, abs=0.05)
     few = ai.effect(runs().query("seed < 1"), of="ood_accuracy", on="gamma", within=("layout",))
     assert few.verdict == "nothing comparable"
+    unlearned = ai.effect(runs().assign(censored=True), of="ood_accuracy", on="gamma")
+    assert "80 of 80 failed, have not learned or lack a value" in str(unlearned)
 
 
 @pytest.mark.parametrize(("asked", "says"), [

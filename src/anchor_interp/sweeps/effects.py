@@ -211,6 +211,8 @@ class Effect:
         """The claim that the number goes with the setting, its verdict and why."""
         how = f" ({self.kind})" if "minus" in self.kind else ""
         claim = f"{label(self.of)} rises with {label(self.on)}{how}"
+        if self.found is None:
+            return f"Nothing here tells whether {claim}: {self.reason}."
         return f"That {claim} is {self.verdict}: {self.reason}."
 
     def __str__(self) -> str:
@@ -275,7 +277,9 @@ def effect(
         n, kept = sum(map(len, strata)), list(map(stratum, strata))
         estimate = line(kept) if between else trend(kept)
         verdict: Verdict = "nothing comparable"
-        reason = f"no stratum has {FEWEST} runs to compare"
+        reason = f"a stratum needs {FEWEST} runs {'of either kind' if between else ''}".rstrip()
+        if uncounted := len(rows) - len(counted):
+            reason += f"; {uncounted} of {len(rows)} failed, have not learned or lack a value"
         if estimate is not None:
             verdict, reason = decide(estimate, least)
         return Effect(of, on, kind, n, len(rows) - n, estimate, least, verdict, reason, parts)
