@@ -123,7 +123,7 @@ def test_a_question_is_answered_in_each_stratum() -> None:
     few = ai.effect(runs().query("seed < 1"), of="ood_accuracy", on="gamma", within=("layout",))
     assert few.verdict == "nothing comparable"
     unlearned = ai.effect(runs().assign(censored=True), of="ood_accuracy", on="gamma")
-    assert "80 of 80 failed, have not learned or lack a value" in str(unlearned)
+    assert "80 of 80 runs failed, did not learn or lack a value" in str(unlearned)
 
 
 @pytest.mark.parametrize(("asked", "says"), [

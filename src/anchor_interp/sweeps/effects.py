@@ -211,9 +211,8 @@ class Effect:
         """The claim that the number goes with the setting, its verdict and why."""
         how = f" ({self.kind})" if "minus" in self.kind else ""
         claim = f"{label(self.of)} rises with {label(self.on)}{how}"
-        if self.found is None:
-            return f"Nothing here tells whether {claim}: {self.reason}."
-        return f"That {claim} is {self.verdict}: {self.reason}."
+        start = f"That {claim} is {self.verdict}" if self.found else f"Whether {claim} is open"
+        return f"{start}: {self.reason}."
 
     def __str__(self) -> str:
         if self.found is None:
@@ -277,9 +276,9 @@ def effect(
         n, kept = sum(map(len, strata)), list(map(stratum, strata))
         estimate = line(kept) if between else trend(kept)
         verdict: Verdict = "nothing comparable"
-        reason = f"a stratum needs {FEWEST} runs {'of either kind' if between else ''}".rstrip()
-        if uncounted := len(rows) - len(counted):
-            reason += f"; {uncounted} of {len(rows)} failed, have not learned or lack a value"
+        kinds, out = " of either kind" if between else "", len(rows) - len(counted)
+        reason = f"a stratum needs {FEWEST} runs{kinds}; {out} of {len(rows)} runs failed, did not"
+        reason += " learn or lack a value"
         if estimate is not None:
             verdict, reason = decide(estimate, least)
         return Effect(of, on, kind, n, len(rows) - n, estimate, least, verdict, reason, parts)
