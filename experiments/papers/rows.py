@@ -116,7 +116,7 @@ def log_final_loss(row: Row) -> float | None:
 
 def alike_ratio(row: Row) -> float:
     """By how much the log ratio of steps stays within a factor of 1.2."""
-    return math.log(1.2) - abs(row["ratio"])
+    return math.log(1.2) - abs(float(row["ratio"]))
 
 
 def rank_share(row: Row) -> float | None:

@@ -14,6 +14,7 @@ import pytest
 
 from anchor_interp._util import files
 from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp._util.lock import Lock
 from anchor_interp.tasks import corpus_sources, corpus_tokens
 from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.corpus import Corpus
@@ -356,7 +357,7 @@ def test_a_complete_corpus_need_not_be_writable(
     def refused(*_: Any, **__: Any) -> None:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr(corpus_tokens.Lock, "acquire", refused)
+    monkeypatch.setattr(Lock, "acquire", refused)
     assert tokens_of(corpus) == expected
     (folder / "new.py").write_text("x = 1\n" * 50)
     with pytest.raises(StoreError, match=r"read-only; make it .* another folder in XDG_CACHE_HOME"):
