@@ -378,7 +378,7 @@ def test_a_run_whose_mechanism_cannot_be_measured_stops_no_other(
     monkeypatch.setattr(fingerprints, "fingerprint", fingerprint)
     assert main(["table", str(copy.path), "--mechanism"]) == 1
     assert "weights.safetensors" in capsys.readouterr().err
-    assert len(measured) == 3
+    assert len({*measured}) == 3
     assert second in measured
 
 
