@@ -122,7 +122,7 @@ def arm(place: str, countdown: int, log: Path) -> None:
     elif place == "before thinning out":
         _around(RunWriter, "thin_out", place, due, log)
     elif place == "before the result":
-        _around(RunWriter, "finish", place, due, log)
+        _around(session, "to_dict", place, due, log)  # of the evaluation, for the result
     elif place == "in the final judging":
         _around(session, "evaluate_run", place, due, log)
     else:
