@@ -35,8 +35,8 @@ from fault_list import Fault, NotPossibleError, all_faults, at_step, kill_self
 from short import SHORT
 
 import anchor_interp
+from anchor_interp.__main__ import main as program
 from anchor_interp._util.schema import to_dict
-from anchor_interp.cli.main import main as command_line
 
 TRACEBACK = 70
 """Exit code of an attempt that ended in an exception."""
@@ -89,7 +89,8 @@ def attempt(arguments: list[str], inside: Callable[[], object], output: Path) ->
                 os.close(opened)
             torch.set_num_threads(1)
             inside()
-            code = command_line(arguments)
+            sys.argv[1:] = arguments
+            code = program()  # with the handlers of the command
         except BaseException:
             traceback.print_exc()
         with contextlib.suppress(OSError):
