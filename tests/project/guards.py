@@ -145,7 +145,7 @@ def _guards(tree: ast.Module) -> Iterator[Sequence[ast.AST]]:
 
 
 def _is_check(function: ast.expr) -> bool:
-    """Whether a function's own name starts with ``check``; a checkpoint is no check."""
+    """Whether a function's own name starts with ``check``; a checkpoint is not a check."""
     name = ""
     if isinstance(function, ast.Name):
         name = function.id

@@ -13,7 +13,7 @@ from anchor_interp.tasks.sequences import draw
 
 
 def hand_map(right: np.ndarray, n: int) -> AnswerMap:
-    """A map with these shares of the rule, [pair key position]; all else is no function."""
+    """A map with these shares of the rule, [pair key position]; nothing else is a function."""
     pairs = ((3, 4), (4, 3))[: len(right)]
     keys = np.arange(20, 20 + right.shape[1])
     return AnswerMap(pairs, ("rule", "none"), keys, n, np.stack([right, 1 - right], -1))

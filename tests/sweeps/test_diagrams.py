@@ -114,7 +114,7 @@ def test_any_column_of_numbers_can_be_mapped() -> None:
 def test_the_page_spells_out_the_anchors_of_a_task_that_is_not_a_presets() -> None:
     own = done(0) | {"task": "custom-1", "task.anchors": "1: x + 9, 2: <x>"}
     found = phase_diagrams([done(0), own])
-    assert found.diagrams[0].x.name == "task"  # the anchors are no setting beside it
+    assert found.diagrams[0].x.name == "task"  # the anchors are not a setting beside it
     assert found.anchors == {"custom-1": "1: x + 9, 2: <x>"}
     page = render_diagrams(found, [])
     assert "Task custom-1 has the anchors 1: x + 9, 2: &lt;x&gt;." in page
