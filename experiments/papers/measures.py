@@ -12,6 +12,12 @@ import numpy as np
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS
+from anchor_interp.analysis.similarity import (
+    Similarity,
+    answer_similarity,
+    block_similarity,
+    value_similarity,
+)
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.measurements import Measure, kept
@@ -28,6 +34,25 @@ Numbers = dict[str, float | str | None]  # columns of a study's table: numbers, 
 # Training losses, in nats: 0.05 is where data count as fitted (NeurIPS paper, section 6).
 LEVELS: Mapping[str, float] = {"steps_to_loss": 0.05, "steps_to_half": 0.5}
 _LOGGED = 5
+
+
+def raw(run: Run) -> Numbers:
+    """Mean raw cosines of the items that the papers show, where their values are equal.
+
+    X_ao L1 (NeurIPS paper, figure 4a, 4b), V L1 (figure 4c), and the outputs under a second-anchor
+    mask (complexity-control paper, figure 4D).
+    """
+    model, task = run.model, run.config.anchor_task
+
+    def equal(found: Similarity) -> float:
+        same = np.triu(found.values[:, None] == found.values, 1)
+        return float(found.cosine[same].mean())
+
+    return {
+        "answer_raw": equal(answer_similarity(model, task)),
+        "value_raw": equal(value_similarity(model, task)),
+        "blocks_raw": equal(block_similarity(model, task)),
+    }
 
 
 def learning(run: Run) -> Numbers:
@@ -108,6 +133,7 @@ def attributes(run: Run) -> Numbers:
 
 MEASURES: Mapping[str, Measure] = {
     "mechanism": FINGERPRINT,
+    "raw": Measure("raw", f"{__name__}:raw"),
     "learning": Measure("learning", f"{__name__}:learning", version=2),
     "pairs": Measure("pairs", f"{__name__}:pairs"),
     "language": Measure("language", f"{__name__}:language"),
@@ -118,6 +144,7 @@ MEASURES: Mapping[str, Measure] = {
 # About how long each takes on a core at ``tiny``.
 SECONDS = {
     "mechanism": 6.0,
+    "raw": 0.5,
     "learning": 0.5,
     "language": 0.5,
     "pairs": 8.0,

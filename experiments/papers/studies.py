@@ -27,7 +27,7 @@ from .section_7_runs import CORNERS, addition_judging, concepts, concepts_judgin
 
 _T = TypeVar("_T")
 MeasureName = Literal[
-    "mechanism", "learning", "pairs", "language", "embedding", "behaviour", "attributes"
+    "mechanism", "raw", "learning", "pairs", "language", "embedding", "behaviour", "attributes"
 ]
 
 # Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11); the papers' are of 3 and 4.
@@ -199,6 +199,22 @@ def settings(name: str, indices: Iterable[int]) -> Sweep:
     return Sweep(tuple(grids))
 
 
+def _settings_post(name: str) -> Sweep:
+    """Fresh random settings, post-LayerNorm.
+
+    Runs on the complexity-control task have a third of the sequences: with more of them none
+    memorizes in this layout.
+    """
+    grids = []
+    for grid in settings(name, range(70, 130)).grids:
+        start = grid.start
+        if start.anchor_task == TASKS["complexity-control"]:
+            start = override(start, n_sequences=start.train.n_sequences // 3)
+        if start.model.normalization == "post":
+            grids.append(replace(grid, start=start))
+    return Sweep(tuple(grids))
+
+
 def _start(name: str, **settings: Any) -> RunConfig:
     return override(SCALES[name].control, **settings)
 
@@ -287,6 +303,9 @@ STUDIES: Mapping[str, Study] = {
     ),
     "settings-judging": Study(
         "more random settings", lambda name: settings(name, JUDGING), ("mechanism",)
+    ),
+    "settings-post": Study(
+        "fresh random settings, post-LayerNorm", _settings_post, ("mechanism", "raw")
     ),
     "complexity": Study("inferential complexity and gamma", _complexity, ("learning",)),
     "complexity-post": Study(

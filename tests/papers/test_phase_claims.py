@@ -101,7 +101,7 @@ def with_number(rows: Rows, number: Callable[[Row, float], float], seed: int = 1
 
 def test_every_claim_about_phases_can_be_supported() -> None:
     found = judged(random_settings(90))
-    assert len(BY_PHASE) == 39
+    assert len(BY_PHASE) == 36
     assert BY_PHASE - supported(found) <= OPEN
     for name in BY_PHASE:
         assert set(found[name].also) <= {", ".join(stratum) for stratum in STRATA}

@@ -41,6 +41,7 @@ def test_every_study_has_runs_of_several_seeds_at_every_scale(name: str, scale: 
         "complexity-post",
         "settings",
         "settings-judging",
+        "settings-post",
         *others,
     )
     if scale == "paper" and name not in shorter:
