@@ -323,6 +323,11 @@ STUDIES: Mapping[str, Study] = {
         lambda name: _noise(name, range(520, 580), **_POST),
         ("pairs",),
     ),
+    "noise-240": Study(
+        "as many tasks again four times, post-LayerNorm",
+        lambda name: _noise(name, range(580, 820), **_POST),
+        ("pairs",),
+    ),
     "rates": Study("learning rate and weight decay", _rates),
     "arbitrary": Study("arbitrary mappings and gamma", _arbitrary, ("learning",)),
     "steps": Study("differences of the anchors", _steps, ("embedding",)),

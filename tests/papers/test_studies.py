@@ -36,6 +36,7 @@ def test_every_study_has_runs_of_several_seeds_at_every_scale(name: str, scale: 
     shorter = (
         "noise",
         "noise-60",
+        "noise-240",
         "pairs",
         "pairs-post",
         "complexity-post",
