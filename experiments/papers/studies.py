@@ -324,7 +324,7 @@ STUDIES: Mapping[str, Study] = {
         ("pairs",),
     ),
     "noise-240": Study(
-        "as many tasks again four times, post-LayerNorm",
+        "240 more of these tasks, post-LayerNorm",
         lambda name: _noise(name, range(580, 820), **_POST),
         ("pairs",),
     ),
