@@ -153,7 +153,9 @@ def _effect(said: Mapping[str, Any]) -> Effect:
 
 
 def _prepared(names: Sequence[str]) -> Callable[[Rows], Rows]:
-    known = {**PREPARED, "outside-zone": wide.outside_zone, "complete-seeds": wide.complete}
+    known = PREPARED | {
+        "outside-zone": wide.outside_zone, "complete-seeds": wide.complete, "unseen": wide.unseen
+    }  # fmt: skip
 
     def prepare(rows: Rows) -> Rows:
         for name in names:
