@@ -2,8 +2,8 @@
 
 A row of the table is a run at a step. A seed at all its rates is one witness: what is best along
 training is the largest value in any row and the best of the rates, each number by itself; what is
-said of the end is that of runs that have fitted; ``first_`` is of the first rate alone. The exception is learned at the first row whose
-training accuracy on (3, 4) is above one half.
+said of the end is that of runs that have fitted; ``first_`` is of the first rate alone. The
+exception is learned at the first row whose training accuracy on (3, 4) is above one half.
 """
 
 import csv
@@ -25,7 +25,7 @@ RATES: Mapping[int, tuple[float, ...]] = {
     3: (1.5e-4, 7.5e-5),
 }
 CELL = ("n_layers", "gamma")
-# Seeds of two layers whose curves at the first rate were seen before a claim on that rate was written.
+# Seeds whose curves at the first rate were seen before a claim on that rate was written.
 SEEN = (1002000, 1002001, 1002002, 1002100, 1002101, 1002102, 1002200, 1002300, 1002400)
 _FITTED = 0.99  # training accuracy, twice
 _LIMIT = 1 << 28
