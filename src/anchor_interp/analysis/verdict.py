@@ -110,7 +110,7 @@ NUMBERS = (
         high="memorizing", low="not memorizing",
     ),
     Number(
-        "exceptions", "exception",
+        "exceptions", "share of exceptions",
         "share of unseen pairs whose other order was trained on an exception to the rule, times "
         "how often the model gives it",
         high="an exception", low="no exception",
