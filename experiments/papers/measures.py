@@ -4,6 +4,7 @@ A run keeps them in its folder (:mod:`anchor_interp.runs.measurements`).
 """
 
 import itertools
+from ast import literal_eval
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,8 @@ from anchor_interp.analysis.similarity import (
     value_similarity,
 )
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
+from anchor_interp.runs.answer_map import EXCEPTION, NONE, RULE, SYMMETRIC
+from anchor_interp.runs.answers import answer_map
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.measurements import Measure, kept
 from anchor_interp.runs.phase import decide
@@ -52,6 +55,33 @@ def raw(run: Run) -> Numbers:
         "answer_raw": equal(answer_similarity(model, task)),
         "value_raw": equal(value_similarity(model, task)),
         "blocks_raw": equal(block_similarity(model, task)),
+    }
+
+
+def answers(run: Run) -> Numbers:
+    """How the answers to unseen pairs are mixed (:func:`anchor_interp.answer_map`).
+
+    ``mixed`` is 1 if no function holds in nine of ten cells. ``by_cell`` is the share of the
+    variance of "follows the rule" that key and position explain, if the rule's share is from 0.1 to
+    0.9. ``borrowed_near`` is the share of borrowed cells whose seen pair shares an anchor with the
+    unseen one, less what it is if every borrowed function is as likely; None below 20 such cells.
+    """
+    task, found = run.config.anchor_task, answer_map(run)
+    rule, explained = float(found.shares[..., 0].mean()), found.explained
+    near = []
+    for (a, b), row in zip(found.pairs, found.holding, strict=True):
+        borrowed = {}
+        for i, name in enumerate(found.functions):
+            if name not in (RULE, EXCEPTION, SYMMETRIC, NONE):
+                target = task.target(literal_eval(name.partition(":")[0]), task.keys)
+                pairs = [p for p in task.seen if np.array_equal(task.target(p, task.keys), target)]
+                borrowed[i] = any({a, b} & {*pair} for pair in pairs)
+        cells = row[np.isin(row, [*borrowed])]
+        near += [borrowed[i] - np.mean([*borrowed.values()]) for i in cells.tolist()]
+    return {
+        "mixed": float(max(found.cells.values()) < 0.9),
+        "by_cell": explained.cell if explained and 0.1 <= rule <= 0.9 else None,
+        "borrowed_near": float(np.mean(near)) if len(near) >= 20 else None,
     }
 
 
@@ -134,6 +164,7 @@ def attributes(run: Run) -> Numbers:
 MEASURES: Mapping[str, Measure] = {
     "mechanism": FINGERPRINT,
     "raw": Measure("raw", f"{__name__}:raw"),
+    "answers": Measure("answers", f"{__name__}:answers"),
     "learning": Measure("learning", f"{__name__}:learning", version=2),
     "pairs": Measure("pairs", f"{__name__}:pairs"),
     "language": Measure("language", f"{__name__}:language"),
@@ -145,6 +176,7 @@ MEASURES: Mapping[str, Measure] = {
 SECONDS = {
     "mechanism": 6.0,
     "raw": 0.5,
+    "answers": 2.0,
     "learning": 0.5,
     "language": 0.5,
     "pairs": 8.0,

@@ -27,7 +27,15 @@ from .section_7_runs import CORNERS, addition_judging, concepts, concepts_judgin
 
 _T = TypeVar("_T")
 MeasureName = Literal[
-    "mechanism", "raw", "learning", "pairs", "language", "embedding", "behaviour", "attributes"
+    "mechanism",
+    "raw",
+    "answers",
+    "learning",
+    "pairs",
+    "language",
+    "embedding",
+    "behaviour",
+    "attributes",
 ]
 
 # Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11); the papers' are of 3 and 4.
@@ -305,7 +313,7 @@ STUDIES: Mapping[str, Study] = {
         "more random settings", lambda name: settings(name, JUDGING), ("mechanism",)
     ),
     "settings-post": Study(
-        "fresh random settings, post-LayerNorm", _settings_post, ("mechanism", "raw")
+        "fresh random settings, post-LayerNorm", _settings_post, ("mechanism", "raw", "answers")
     ),
     "complexity": Study("inferential complexity and gamma", _complexity, ("learning",)),
     "complexity-post": Study(
