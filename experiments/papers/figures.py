@@ -43,14 +43,17 @@ _MOST, _EDGE = 8.0, 1.05  # effects are cut at so many smallest effects, arrowhe
 _HOLLOW = Line2D(
     [], [], label="never came there (hollow)", marker="o", ls="none", color=INK, mfc="none"
 )
+_OPEN = Line2D(
+    [], [], label="open: our own claim", marker="o", ls="none", color=INK, mfc="white", mew=1.3
+)
 
 
 def forest(groups: Mapping[str, Sequence[Judgement]]) -> Figure:
     """Every claim's effect with its interval, in units of the smallest effect that counts.
 
     Each claim has a line, with its words on the left; ``groups`` have a heading, such as a paper's
-    figure. A claim whose smallest effect is 0 is shown in tenths. An arrowhead is where something
-    goes on beyond the axis.
+    figure. An open mark is a claim of our own, a filled one a paper's. A claim whose smallest effect
+    is 0 is shown in tenths. An arrowhead is where something goes on beyond the axis.
     """
     lines: list[tuple[str, Judgement | None]] = []  # from the top
     for heading, group in groups.items():
@@ -79,6 +82,8 @@ def forest(groups: Mapping[str, Sequence[Judgement]]) -> Figure:
             for verdict, (colour, mark) in VERDICT_STYLES.items()
             if verdict in present
         ]
+        if any(one is not None and LEDGER.named(one.claim).ours for _, one in lines):
+            handles.append(_OPEN)
         _legend(figure, handles, columns=2, place="outside upper center", size=10)
     return figure
 
@@ -88,7 +93,8 @@ def _effect(axes: Axes, judged: Judgement, place: float, height: float) -> None:
     assert judged.finding is not None
     assert judged.finding.found is not None
     found, (colour, mark) = judged.finding.found, VERDICT_STYLES[judged.verdict]
-    least = LEDGER.named(judged.claim).minimum or 0.1
+    claim = LEDGER.named(judged.claim)
+    least, inside = claim.minimum or 0.1, "white" if claim.ours else colour
     low, middle, high = (
         max(-_MOST, min(_MOST, value / least)) for value in (found.low, found.effect, found.high)
     )
@@ -96,7 +102,7 @@ def _effect(axes: Axes, judged: Judgement, place: float, height: float) -> None:
         ends = [place - 0.45 * height, place + 0.45 * height]
         axes.plot([x, x], ends, style, color=INK, lw=0.7, alpha=0.6, zorder=0)
     axes.plot([low, high], [place, place], color=colour, linewidth=1.8, zorder=1)
-    axes.plot(middle, place, mark, color=colour, markersize=7)
+    axes.plot(middle, place, mark, color=colour, mfc=inside, mew=1.3, ms=7)
     for end in {low, high} & {-_MOST, _MOST}:
         axes.plot(_EDGE * end, place, "<" if end < 0 else ">", color=colour, ms=4, clip_on=False)
 

@@ -52,6 +52,18 @@ def test_shares_agree_with_answers_counted_by_hand() -> None:
         assert share == pytest.approx((shift == offset).mean(), abs=0.03)
 
 
+def test_a_pair_has_one_map_whatever_else_is_asked() -> None:
+    run = ai.load("tiny/memorizing/1")
+    every = answer_map(run, pairs=run.config.anchor_task.pairs, n=2)
+    for pair in ((4, 3), (1, 2)):
+        alone = answer_map(run, pairs=(pair,), n=2)
+        shares = every.shares[every.pairs.index(pair)]
+        rule = every.functions.index("rule"), alone.functions.index("rule")
+        none = every.functions.index("none"), alone.functions.index("none")
+        for one, other in (rule, none):
+            np.testing.assert_array_equal(shares[..., one], alone.shares[0, ..., other])
+
+
 def test_a_frame_has_one_row_a_cell() -> None:
     frame = answer_map(ai.load("exact/inferential"), n=2).to_frame()
     assert len(frame) == 2 * 80 * 7

@@ -58,7 +58,7 @@ class Findings:
     answers: AnswerMap | None
     """Of the unseen pairs; None if the task has none."""
     answers_along: Mapping[int, AnswerMap]
-    """The first unseen pair's, at some checkpoints by their steps; empty if there is only one."""
+    """The last unseen pair's, at some checkpoints by their steps; empty if there is only one."""
     attention: tuple[AttentionExample, ...]
     plane: PlaneOfAnswers | None
     """Of a task whose errors span one."""
@@ -94,7 +94,7 @@ def _answers(run: Run) -> tuple[AnswerMap | None, Mapping[int, AnswerMap]]:
     steps = [step for step in run.steps if step > 0]
     places = np.linspace(0, len(steps) - 1, _ALONG).round().astype(int).tolist()
     shown = [steps[place] for place in dict.fromkeys(places)] if len(steps) > 1 else []
-    along = {step: answer_map(run.at(step), pairs=task.unseen[:1], n=4) for step in shown}
+    along = {step: answer_map(run.at(step), pairs=task.unseen[-1:]) for step in shown}
     return answer_map(run), along
 
 

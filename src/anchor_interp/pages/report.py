@@ -22,7 +22,7 @@ from anchor_interp.pages.page import (
 )
 from anchor_interp.pages.pictures import of_answers, of_comparison, of_run
 from anchor_interp.pages.report_words import comparable, differences, measures, sentence, task_words
-from anchor_interp.runs.phase import meanings, near_lines
+from anchor_interp.runs.phase import near_lines
 
 if TYPE_CHECKING:
     from anchor_interp.analysis.findings import Findings
@@ -68,11 +68,6 @@ def render(runs: Sequence["Findings"]) -> str:
         [view for run in shown for entry in run["attention"] for view in entry.views],
         title=f"What {runs[0].name} learned" if len(runs) == 1 else "What each model learned",
         runs=shown,
-        meanings=[
-            {phase: words for phase, words in meanings(anchored=each).items() if phase in phases}
-            for each in (True, False)
-            if (phases := {r.decision.phase for r in runs if _is_anchored(r) is each})
-        ],
         differences=differences([run.config for run in runs]),
         comparable=comparable(runs),
         compared=_compared(runs, colours),

@@ -57,8 +57,13 @@ def answer_map(
     n_keys, n_positions = len(task.keys), task.length - 2
     shape = len(chosen), n_keys, n_positions, n
     pair, key, position, _ = (axis.ravel() for axis in np.indices(shape))
-    noise = draw_noise(task, len(pair), keys="all", seed=seed, stream="answers")
     index = task.indices(chosen)
+    ranks = [(*task.unseen, *task.seen).index(each) for each in chosen]
+    per_pair = n_keys * n_positions * n
+    noise = draw_noise(
+        task, (max(ranks) + 1) * per_pair, keys="all", seed=seed, stream="answers"
+    )  # a pair's sequences do not depend on the other pairs that are asked for
+    noise = noise.reshape(-1, per_pair, task.length)[ranks].reshape(-1, task.length)
     sequences = assemble(task, noise, index[pair], task.keys[key], position)
     answers = predict(model, sequences)
     given = values[pair, :, key] == answers[:, None]  # [n, function]

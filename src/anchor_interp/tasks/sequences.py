@@ -98,14 +98,19 @@ class Sequences(Readable):
 
         Their columns choose by anything else: ``sequences[sequences.position < 6]``, and roles by
         their index: ``sequences[sequences.role == ROLES.index("unseen")]``.
+
+        Raises:
+            ConfigError: a pair that these sequences were not drawn from.
         """
         after = self.position.astype(np.int64)[:, None] + [1, 2]
         anchors = self.tokens[np.arange(len(self))[:, None], after]  # [n, 2]
         wanted = np.reshape(checked(pair, Pair | tuple[Pair, ...], "pair"), (-1, 2))
-        known = str(self.provenance.get("anchors", "")).split()
-        if known and (other := set(map(str, wanted.ravel())) - set(known)):
-            expected = f"expected the task's anchors ({', '.join(known)})"
-            raise ConfigError(f"pair has {', '.join(sorted(other))}; {expected}")
+        drawn = str(self.provenance.get("pairs", "")).split()
+        other = [f"{a},{b}" for a, b in wanted if drawn and f"{a},{b}" not in drawn]
+        if other:
+            known = ", ".join(f"({each})" for each in drawn)
+            hint = "sample a split that has it: train and id have seen pairs, ood unseen ones"
+            raise ConfigError(f"pair ({other[0]}) is not among the pairs drawn ({known}); {hint}")
         return self[(anchors[:, None] == wanted).all(2).any(1)]
 
     @property
