@@ -48,7 +48,7 @@ class _Places:
         per_seed = n // len(diagram.seeds)
         columns = n if n <= 4 else math.ceil(math.sqrt(1.4 * n))
         self.columns = per_seed if 1 < per_seed <= 10 else columns
-        self.inches = min(1.3, max(0.39, 0.135 * self.columns))  # width of a cell
+        self.inches = min(1.3, max(0.375, 0.13 * self.columns))  # width of a cell
         self.width = _WIDTH / self.columns
         self.rows = math.ceil(n / self.columns)
         self.height = (_WIDTH / 2 - bottom) / self.rows
@@ -147,14 +147,14 @@ def _figure_size(diagram: Diagram, *, best: bool = False) -> tuple[float, float]
     """Width and height of a map with its axes, in inches."""
     places = _Places(diagram, best=best)
     height = max(0.5, 0.2 * places.rows) * len(diagram.rows)
-    return 0.6 + places.inches * len(diagram.x.values), 0.6 + height
+    return 0.57 + places.inches * len(diagram.x.values), 0.6 + height
 
 
 def _map_figure(
     diagram: Diagram, *, legend: float, bar: float = 0, best: bool = False
 ) -> "AbstractContextManager[Figure]":
     width, height = _figure_size(diagram, best=best)
-    return style.single(max(3.3, width), height + 0.2 * (1 + legend) + bar)
+    return style.single(max(3.2, width), height + 0.2 * (1 + legend) + bar)
 
 
 def _centres(diagram: Diagram) -> Iterator[tuple[Cell, tuple[int, int]]]:
@@ -271,7 +271,7 @@ def _range(diagram: Diagram, measure: str) -> tuple[float, float]:
 
 def _draw_state(axes: "Axes", run: RunMark, corner: tuple[float, float], places: _Places) -> None:
     """Draw the state of a run into its place."""
-    gap, size = 0.025, min(9, 0.88 * places.points)
+    gap, size = 0.025, min(9, 0.92 * places.points)
     box = corner[0] + gap / 2, corner[1] + gap / 2, places.width - gap, places.height - gap
     diagram_marks.draw_state(axes, run.state, box, fontsize=size, linewidth=0.7)
 
