@@ -52,8 +52,8 @@ def forest(groups: Mapping[str, Sequence[Judgement]]) -> Figure:
     """Every claim's effect with its interval, in units of the smallest effect that counts.
 
     Each claim has a line, with its words on the left; ``groups`` have a heading, such as a paper's
-    figure. A filled mark is a paper's claim, an open one our own. A claim whose smallest effect is 0
-    is shown in tenths. An arrowhead is where something goes on beyond the axis.
+    figure. A filled mark is a paper's claim, an open one our own. A claim whose smallest effect
+    is 0 is shown in tenths. An arrowhead is where something goes on beyond the axis.
     """
     lines: list[tuple[str, Judgement | None]] = []  # from the top
     for heading, group in groups.items():
