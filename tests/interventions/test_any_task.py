@@ -59,26 +59,25 @@ def test_the_answer_is_read_before_the_padding() -> None:
     assert CLEAN.at.tolist() == AT.tolist()
 
 
-@pytest.mark.parametrize("batch_size", [512, 3])
+@pytest.mark.parametrize(("batch_size", "metric"), [(512, ai.logit_difference), (3, ai.log_prob)])
 def test_patching_reads_each_example_where_it_is_answered(
-    model: HookedTransformer, batch_size: int
+    model: HookedTransformer, batch_size: int, metric: Any
 ) -> None:
     sites = ai.site_grid(model, ["resid_pre", "z", "k"], positions=("verb", "last", -2, "noise"))
     paths = [
         ai.Connection(ai.Site("z", 0, "last")),
         ai.Connection(ai.Site("resid_pre", 0, "verb"), (ai.Site("v", 1, "verb"),)),
     ]
-    for metric in (ai.logit_difference, ai.log_prob):
-        size: Any = {"batch_size": batch_size}
-        whole = ai.patch(model, CLEAN, CORRUPTED, sites, metric(CLEAN), **size)
-        traced = ai.path_patch(model, CLEAN, CORRUPTED, paths, metric(CLEAN), **size)
-        for row in range(N):
-            pair = alone(CLEAN, row), alone(CORRUPTED, row)
-            one = ai.patch(model, *pair, sites, metric(pair[0]))
-            np.testing.assert_allclose(whole.values[:, row], one.values[:, 0], atol=1e-12)
-            path = ai.path_patch(model, *pair, paths, metric(pair[0]))
-            np.testing.assert_allclose(traced.values[:, row], path.values[:, 0], atol=1e-12)
-        assert np.abs(whole.values - whole.corrupted).max() > 1e-3
+    size: Any = {"batch_size": batch_size}
+    whole = ai.patch(model, CLEAN, CORRUPTED, sites, metric(CLEAN), **size)
+    traced = ai.path_patch(model, CLEAN, CORRUPTED, paths, metric(CLEAN), **size)
+    for row in range(N):
+        pair = alone(CLEAN, row), alone(CORRUPTED, row)
+        one = ai.patch(model, *pair, sites, metric(pair[0]))
+        np.testing.assert_allclose(whole.values[:, row], one.values[:, 0], atol=1e-12)
+        path = ai.path_patch(model, *pair, paths, metric(pair[0]))
+        np.testing.assert_allclose(traced.values[:, row], path.values[:, 0], atol=1e-12)
+    assert np.abs(whole.values - whole.corrupted).max() > 1e-3
     both = ai.logit_difference(CLEAN, CORRUPTED)
     again = ai.patch(model, CLEAN, CORRUPTED, sites, both)
     assert np.array_equal(

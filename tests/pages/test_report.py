@@ -17,7 +17,7 @@ from watched_page import Watched
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis.findings import Findings, gather
 from anchor_interp.cli.main import main
-from anchor_interp.pages import style
+from anchor_interp.pages import report, style
 from anchor_interp.pages.attention_views import View, attention_view, labels
 from anchor_interp.pages.report import render, write_report
 from anchor_interp.pages.report_words import differences, measures, sentence
@@ -57,6 +57,20 @@ def page(found: Findings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("report") / "made" / "report.html"
     assert write_report([found, hostile], out) == [out]
     return out
+
+
+@pytest.fixture(scope="module")
+def of_two(found: Findings, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A report of two runs and its pictures."""
+    out = tmp_path_factory.mktemp("two")
+    return write_report([found] * 2, out / "page.html", pictures=out / "pictures")
+
+
+@pytest.fixture
+def words_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages without the runs' pictures, which take most of their time."""
+    monkeypatch.setattr(report, "of_run", lambda _: ())
+    monkeypatch.setattr(report, "of_answers", lambda _: ())
 
 
 def words(page: Path) -> str:
@@ -111,6 +125,7 @@ def test_a_page_says_why_no_symmetric_answer_is_defined(found: Findings) -> None
         assert ("so commutativity decides" in meaning) is decides
 
 
+@pytest.mark.usefixtures("words_alone")
 def test_curves_have_the_colours_of_their_phases_where_these_differ(found: Findings) -> None:
     one, other = (
         dataclasses.replace(found, decision=Decision(phase, ""))
@@ -129,7 +144,11 @@ def test_curves_have_the_colours_of_their_phases_where_these_differ(found: Findi
             assert {stroke.upper() for stroke in strokes} == {colour.upper()}
 
 
-def test_the_page_names_every_setting_in_which_its_runs_differ(found: Findings) -> None:
+@pytest.mark.usefixtures("words_alone")
+def test_the_page_names_every_setting_in_which_its_runs_differ(
+    found: Findings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "of_comparison", lambda *_: ())
     note = "do not differ in gamma and weight decay alone"
     decay = override(found.config, gamma=0.9, weight_decay=0.3, log_every=1)
     assert note not in render([found, dataclasses.replace(found, config=decay)])
@@ -180,6 +199,7 @@ def test_a_sentence_says_what_a_run_does(
     assert len(text.split()) <= 20
 
 
+@pytest.mark.usefixtures("words_alone")
 def test_a_run_named_as_its_phase_is_named_once(found: Findings) -> None:
     named = dataclasses.replace(found, name="symmetric", decision=Decision("symmetric", ""))
     text = " ".join(re.sub("<[^>]*>", " ", render([named])).split())
@@ -223,20 +243,21 @@ def test_every_picture_is_a_png_and_an_svg(found: Findings, tmp_path: Path) -> N
             assert ET.fromstring(path.read_bytes()).tag.endswith("svg")
 
 
-def test_a_report_needs_nothing_of_a_matplotlibrc(found: Findings, tmp_path: Path) -> None:
-    page, pictures = tmp_path / "page.html", tmp_path / "pictures"
-    usual = [path.read_bytes() for path in write_report([found] * 2, page, pictures=pictures)]
+def test_a_report_needs_nothing_of_a_matplotlibrc(
+    found: Findings, of_two: list[Path], tmp_path: Path
+) -> None:
     with rc_context({"figure.autolayout": True, "text.usetex": True, "savefig.bbox": "tight"}):
-        again = write_report([found] * 2, page, pictures=pictures)
-    assert [path.read_bytes() for path in again] == usual
+        again = write_report([found] * 2, tmp_path / "page.html", pictures=tmp_path / "pictures")
+    assert [path.name for path in again] == [path.name for path in of_two]
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in of_two]
 
 
-def test_pictures_of_several_runs_hold_their_comparison(found: Findings, tmp_path: Path) -> None:
-    _, *pictures = write_report([found] * 2, tmp_path / "page.html", pictures=tmp_path / "of-two")
+def test_pictures_of_several_runs_hold_their_comparison(of_two: list[Path]) -> None:
+    page, *pictures = of_two
     compared = {path.name for path in pictures if path.name.startswith("compared-")}
     assert {"compared-ood-accuracy.svg", "compared-loss.png"} <= compared
-    page = (tmp_path / "page.html").read_text("utf-8")
-    assert page.count('class="compared compared-') == len(compared) / 2
+    text = page.read_text("utf-8")
+    assert text.count('class="compared compared-') == len(compared) / 2
 
 
 def test_runs_of_one_name_are_named_by_their_paths(finished_run: Run, tmp_path: Path) -> None:
@@ -246,6 +267,7 @@ def test_runs_of_one_name_are_named_by_their_paths(finished_run: Run, tmp_path: 
     assert [entry.name for entry in gather(paths)] == list(map(str, paths))
 
 
+@pytest.mark.usefixtures("words_alone")
 def test_an_unfinished_run_is_shown_at_its_last_checkpoint(
     tmp_path: Path, finished_run: Run
 ) -> None:

@@ -17,7 +17,6 @@ from papers.claims import CLAIMS, LEDGER, judge_ledger, section_claims
 from papers.comparisons import two_samples
 from papers.effects import Answerable, Difference, Effect, Finding, Mean, Trend
 from papers.judging import Claim, Family, Judgement, holm, judge
-from papers.page import Ledger
 from papers.rows import Row, Rows, having, phase
 from papers.studies import STUDIES
 from sections import SECTIONS
@@ -305,16 +304,16 @@ both), or a level of one phase, which other phases have as well."""
 
 
 def test_permuted_labels_support_nothing(
-    committed: Tables, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+    committed: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Labels change places between the runs of a study: no claim that rests on them is left.
 
-    Of eight tables more than two would support a claim once in two hundred times, if one of twenty
+    Of four tables more than one would support a claim once in seventy times, if one of twenty
     does. ``test_phase_claims`` does the same inside strata.
     """
     monkeypatch.setattr(statistics, "DRAWN", 999)
     generator, tables_that_support = np.random.default_rng(1), 0
-    for _ in range(8):
+    for _ in range(4):
         mutated = {}
         for name, found in committed.items():
             order = generator.permutation(len(found))
@@ -323,8 +322,7 @@ def test_permuted_labels_support_nothing(
                 for row, other in zip(found, order, strict=True)
             ]
         tables_that_support += not supported(judge(LEDGER, mutated)) <= BY_THEMSELVES
-    assert len(supported(ledger.judgements)) > 5
-    assert tables_that_support <= 2
+    assert tables_that_support <= 1
 
 
 def supported(judgements: Mapping[str, Judgement]) -> set[str]:

@@ -24,27 +24,34 @@ ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "transformer_lens", "transformers", "matplotlib", "sklearn", "circuitsvis"}
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import anchor_interp",
-        "from anchor_interp.cli.main import main",
-        "import anchor_interp.runs.presets, anchor_interp.runs.phase",
-        "import anchor_interp.tasks.sequences, anchor_interp.tasks.counterfactuals",
-        "import anchor_interp.pages.mechanism_figures",
-        "import anchor_interp.pages.report, anchor_interp.pages.attention_views",
-        "import anchor_interp.sweeps.diagrams, anchor_interp.pages.diagram_page",
-        "import anchor_interp.sweeps.folder, anchor_interp.sweeps.sweep",
-        # a sweep's driver, up to its first worker
-        "import types, anchor_interp.sweeps.sweep as module; from anchor_interp.cli.main import "
-        "main; module.sweep = lambda *a, **k: types.SimpleNamespace(path='nowhere'); "
-        "main(['sweep', 'tiny', '--out', 'nowhere'])",
-    ],
+LIGHT = (
+    "import anchor_interp",
+    "from anchor_interp.cli.main import main",
+    "import anchor_interp.runs.presets, anchor_interp.runs.phase",
+    "import anchor_interp.tasks.sequences, anchor_interp.tasks.counterfactuals",
+    "import anchor_interp.pages.mechanism_figures",
+    "import anchor_interp.pages.report, anchor_interp.pages.attention_views",
+    "import anchor_interp.sweeps.diagrams, anchor_interp.pages.diagram_page",
+    "import anchor_interp.sweeps.folder, anchor_interp.sweeps.sweep",
+    # a sweep's driver, up to its first worker
+    "import types, anchor_interp.sweeps.sweep as module; "
+    "module.sweep = lambda *a, **k: types.SimpleNamespace(path='nowhere'); "
+    "main(['sweep', 'tiny', '--out', 'nowhere'])",
 )
-def test_light_imports(code: str) -> None:
-    probe = f"import sys; {code}; print(*{{name.split('.')[0] for name in sys.modules}})"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-    assert not HEAVY & set(done.stdout.split())
+
+
+def test_light_imports() -> None:
+    """One after the other in one process, which tells the first that loads something heavy."""
+    lines = [line for code in LIGHT for line in (code, f"check({code!r})")]
+    probe = "\n".join((
+        "import sys",
+        "def check(code):",
+        f"    heavy = {HEAVY} & {{name.split('.')[0] for name in sys.modules}}",
+        "    assert not heavy, (code, heavy)",
+        *lines,
+    ))  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -57,7 +64,7 @@ def test_start_takes_less_than_a_second(arguments: list[str]) -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(seconds() for _ in range(3)) < 1
+    assert any(seconds() < 1 for _ in range(3))
 
 
 def test_every_public_name_exists_and_is_documented() -> None:

@@ -6,16 +6,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from killed_training import SETTINGS, config, small_cogs
+from killed_training import config, small_cogs
 from short import SHORT, with_helpers
 
 import anchor_interp
 from anchor_interp._util.errors import InterruptedRunError
+from anchor_interp.cli.main import main
 from anchor_interp.runs import loop
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.loop import TrainState, train_step
@@ -24,12 +24,6 @@ from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.train import train
 
 TESTS = Path(__file__).parents[1] / "robustness"
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    out = tmp_path_factory.mktemp("undisturbed") / "run"
-    return train(config(), out, device="cpu", threads=1, quiet=True)
 
 
 def assert_same_run(found: Run, expected: Run) -> None:
@@ -46,7 +40,8 @@ def assert_same_run(found: Run, expected: Run) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(280)
-def test_twenty_kills_half_of_them_inside_a_write(tmp_path: Path, undisturbed: Run) -> None:
+def test_twenty_kills_half_of_them_inside_a_write(tmp_path: Path) -> None:
+    undisturbed = train(config(), tmp_path / "whole", device="cpu", threads=1, quiet=True)
     command = [sys.executable, str(TESTS / "killed_training.py"), str(tmp_path), "20", "0"]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=TESTS, check=False, env=with_helpers()
@@ -78,21 +73,20 @@ def test_other_tasks_survive_kills(tmp_path: Path, preset: str) -> None:
     assert_same_run(anchor_interp.load(tmp_path / "run"), expected)
 
 
-def test_every_logged_step_appears_exactly_once(undisturbed: Run) -> None:
-    every, last = SETTINGS["log_every"], SETTINGS["steps"]
-    assert [row["step"] for row in undisturbed.metrics] == list(range(0, last + 1, every))
+def test_every_logged_step_appears_exactly_once(finished_run: Run) -> None:
+    assert [row["step"] for row in finished_run.metrics] == list(range(0, 41, 5))
 
 
-def test_only_the_newest_checkpoint_keeps_its_optimizer_state(undisturbed: Run) -> None:
-    assert undisturbed.steps == list(range(0, 481, 12))
-    kept = sorted(undisturbed.folder.path.glob("checkpoints/*/optimizer.safetensors"))
-    assert [path.parent.name for path in kept] == ["00000480"]
+def test_only_the_newest_checkpoint_keeps_its_optimizer_state(finished_run: Run) -> None:
+    assert finished_run.steps == list(range(0, 41, 10))
+    kept = sorted(finished_run.folder.path.glob("checkpoints/*/optimizer.safetensors"))
+    assert [path.parent.name for path in kept] == ["00000040"]
 
 
 def test_an_exception_at_any_step_loses_nothing(
     tmp_path: Path, short: RunConfig, finished_run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for fatal in (1, 9, 10, 25):
+    for fatal in (1, 10, 25):
 
         def failing(state: TrainState, objective: loop.Objective, at: int = fatal) -> object:
             if state.step == at:
@@ -161,16 +155,18 @@ def test_a_signal_checkpoints_and_leaves(
     assert run.steps == [0, 10, 20, 30, 40]  # without the checkpoint of the interruption
 
 
-def test_ctrl_c_on_the_command_line_ends_with_130(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    command = [sys.executable, "-m", "anchor_interp", "train", "--out", str(out), "--quiet"]
-    child = subprocess.Popen([*command, "--threads", "1"], stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not RunFolder(out).metrics() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    child.send_signal(signal.SIGINT)
-    _, errors = child.communicate(timeout=120)
-    assert child.returncode == 130
+def test_ctrl_c_on_the_command_line_ends_with_130(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(state: TrainState, objective: loop.Objective) -> object:
+        if state.step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return train_step(state, objective)
+
+    monkeypatch.setattr(loop, "train_step", interrupted)
+    command = ["train", "--out", str(tmp_path / "run"), "--device", "cpu", "--threads", "1"]
+    assert main([*command, "--quiet"]) == 130
+    errors = capsys.readouterr().err
     assert "give the same command again to continue" in errors
     assert "Traceback" not in errors
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp.runs import store
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.run import Run
 from anchor_interp.runs.store import RunFolder
@@ -194,8 +195,13 @@ WEIGHTS, STATE = f"{STEP_40}/weights.safetensors", f"{STEP_40}/state.json"
     (WEIGHTS, lambda p: _replace(p, Path.mkdir), "Is a directory"),
 ])  # fmt: skip
 def test_damaged_files_are_refused_with_the_reason(
-    copy: Path, name: str, change: Callable[[Path], object], message: str
+    copy: Path,
+    name: str,
+    change: Callable[[Path], object],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(store, "_MOST_METRICS", 1 << 20)  # as many bytes are read
     change(copy / name)
     with pytest.raises((StoreError, ConfigError), match=message):
         _read_everything(copy)

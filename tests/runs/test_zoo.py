@@ -108,6 +108,7 @@ def test_other_names_are_refused(
 def test_a_folder_is_loaded_before_a_specimen_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Run
 ) -> None:
+    shutil.copytree(finished_run.folder.path, tmp_path / "tiny/inferential/1")
     monkeypatch.chdir(tmp_path)
     run = train(finished_run.config, "tiny/inferential/1", device="cpu", threads=1, quiet=True)
     assert run.folder.path == Path("tiny/inferential/1")
@@ -121,6 +122,7 @@ def test_a_folder_is_loaded_before_an_exact_model_of_its_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert load("exact/lookup").initial is None
+    shutil.copytree(finished_run.folder.path, "exact/lookup")
     run = train(finished_run.config, "exact/lookup", device="cpu", threads=1, quiet=True)
     assert run.config == load("exact/lookup").config == finished_run.config
 
@@ -153,6 +155,7 @@ def test_commands_take_names_of_specimens(
     assert main(["export", "tiny/symmetric/2", "--out", "weights.safetensors"]) == 0
     exported = anchor_interp.load_transformer("weights.safetensors")
     assert torch.equal(exported.W_Q, load("tiny/symmetric/2").model.W_Q)
+    monkeypatch.setattr("anchor_interp.pages.report.of_run", lambda _: ())  # its figures take long
     assert main(["report", "tiny/inferential/1", "--out", "page.html", "--quiet"]) == 0
     assert "What tiny/inferential/1 learned" in Path("page.html").read_text()
     assert main(["evaluate", "tiny/symetric/1"]) == 1

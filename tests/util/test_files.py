@@ -15,16 +15,16 @@ from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.train import train
 
 
-@pytest.mark.parametrize(
-    "name", ["config.json", "result.json", "metrics.jsonl", "checkpoints/00000040/state.json"]
-)
-def test_files_of_a_run_are_not_overwritten(finished_run: Run, name: str) -> None:
-    before = (finished_run.folder.path / name).read_bytes()
-    with pytest.raises(StoreError, match=r"is a file of the run .*; name another"):
-        finished_run.export(finished_run.folder.path / name)
-    with pytest.raises(StoreError, match=r"is a file of the run .*; name another"):
-        write_report(gather([finished_run.folder.path]), finished_run.folder.path / name)
-    assert (finished_run.folder.path / name).read_bytes() == before
+def test_files_of_a_run_are_not_overwritten(finished_run: Run) -> None:
+    findings = gather([finished_run.folder.path])
+    for name in ("config.json", "result.json", "metrics.jsonl", "checkpoints/00000040/state.json"):
+        path = finished_run.folder.path / name
+        before = path.read_bytes()
+        with pytest.raises(StoreError, match=r"is a file of the run .*; name another"):
+            finished_run.export(path)
+        with pytest.raises(StoreError, match=r"is a file of the run .*; name another"):
+            write_report(findings, path)
+        assert path.read_bytes() == before
 
 
 def test_other_names_in_a_run_folder_are_allowed(finished_run: Run) -> None:
