@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hatchling.metadata.core import ProjectMetadata
 from hatchling.plugin.manager import PluginManager
+from in_process_engine import Here
 from jaxtyping import TypeCheckError
 from short import SHORT
 
@@ -120,7 +121,7 @@ def test_shapes_are_checked_in_functions_and_dataclasses_that_have_some() -> Non
 def test_code_of_the_first_pages_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Run
 ) -> None:
-    """Every Python block runs unchanged, on a short run instead of a long one."""
+    """Every Python block runs unchanged, on short runs that this process trains."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert blocks
     (tmp_path / "runs/quickstart").mkdir(parents=True)
@@ -130,6 +131,7 @@ def test_code_of_the_first_pages_runs(
     monkeypatch.setattr(
         anchor_interp, "preset", lambda name, **changes: named(name, **(changes | SHORT))
     )
+    monkeypatch.setattr("anchor_interp.sweeps.sweep.LocalEngine", Here)
     names: dict[str, object] = {}
     for block in blocks:
         exec(block, names)
