@@ -246,10 +246,10 @@ def test_every_picture_is_a_png_and_an_svg(found: Findings, tmp_path: Path) -> N
 def test_a_report_needs_nothing_of_a_matplotlibrc(
     found: Findings, of_two: list[Path], tmp_path: Path
 ) -> None:
+    """The page holds every figure."""
     with rc_context({"figure.autolayout": True, "text.usetex": True, "savefig.bbox": "tight"}):
-        again = write_report([found] * 2, tmp_path / "page.html", pictures=tmp_path / "pictures")
-    assert [path.name for path in again] == [path.name for path in of_two]
-    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in of_two]
+        (again,) = write_report([found] * 2, tmp_path / "page.html")
+    assert again.read_bytes() == of_two[0].read_bytes()
 
 
 def test_pictures_of_several_runs_hold_their_comparison(of_two: list[Path]) -> None:
