@@ -89,12 +89,12 @@ def test_each_task_counts_alike_on_fishers_scale() -> None:
 
 
 def test_the_interval_covers_no_correlation_as_often_as_it_says() -> None:
-    """Of 200 tables without any correlation about one in twenty has an interval without 0."""
+    """Of 100 tables without any correlation about one in twenty has an interval without 0."""
     generator, missed = np.random.default_rng(1), 0
     rows = [row | {"study": study} for study, of in made_up(0).items() for row in of]
-    for _ in range(200):
+    for _ in range(100):
         drawn = [row | {"condensation": float(generator.normal())} for row in rows]
         found = AcrossTasks("condensation").find(drawn)
         assert found.found is not None
         missed += not found.found.low <= 0 <= found.found.high
-    assert 2 <= missed <= 22
+    assert 1 <= missed <= 12

@@ -16,7 +16,7 @@ from anchor_interp._util.errors import (
 from anchor_interp._util.progress import Progress
 from anchor_interp.runs.measurements import FILE, Measure, keep, kept, lacking, measure_run
 from anchor_interp.runs.run import Run, load
-from anchor_interp.sweeps.engine import RunResult, each_alone
+from anchor_interp.sweeps.engine import Job, RunResult
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
@@ -120,7 +120,7 @@ def test_an_unknown_function_is_refused(run: Run) -> None:
 def test_a_worker_process_trains_and_measures(run: Run) -> None:
     name, folder = run.folder.path.name, run.folder.path.parent
     wrong = Measure("wrong", f"{__name__}:broken")
-    jobs = each_alone({name: run.config}, (NORM, wrong))
+    jobs = iter([Job({name: run.config}, (NORM, wrong))])
     (result,) = LocalEngine(workers=1, device="cpu").run(jobs, folder, lambda _: Progress())
     assert isinstance(result, RunResult)
     assert kept(run.folder.path, NORM, run.step) == norm(run)

@@ -131,7 +131,8 @@ def run_all(
     folder: Path,
     measures: tuple[Measure, ...] = (),
 ) -> dict[str, RunResult]:
-    results = engine.run(each_alone(configs, measures), folder, lambda _: Progress())
+    jobs = (Job({name: config}, measures) for name, config in configs.items())
+    results = engine.run(jobs, folder, lambda _: Progress())
     return {result.name: result for result in results}
 
 

@@ -17,13 +17,7 @@ from torch import Tensor
 from anchor_interp._util.errors import HookError
 from anchor_interp._util.schema import shown, suggestion
 from anchor_interp.models.lens import is_bridge
-from anchor_interp.models.transformer import (
-    HookedTransformer,
-    Inputs,
-    check_model,
-    has_hooks,
-    token_rows,
-)
+from anchor_interp.models.transformer import HookedTransformer, Inputs, has_hooks, token_rows
 
 Edit = Callable[[Tensor], Tensor]
 """Takes an activation and returns its replacement, of the same shape, dtype and device."""
@@ -51,7 +45,7 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
         HookError: the model does not have a hook; an edit changed the shape, dtype or device; or,
             at the end of the block, a hook did not fire.
     """
-    check_hooks(model, list(edits))
+    _check_hooks(model, edits)
     fired: set[str] = set()
     deaf = _deaf_to_patterns(model) if any(map(_is_pattern, edits)) else False
 
@@ -174,9 +168,8 @@ def recording(names: Iterable[str], into: dict[str, Tensor]) -> dict[str, Edit]:
     return {name: record(name) for name in names}
 
 
-def check_hooks(model: HookedTransformer, names: Sequence[str]) -> None:
+def _check_hooks(model: HookedTransformer, names: Iterable[str]) -> None:
     """Raise a HookError for a hook that the model does not have or that cannot fire."""
-    check_model(model)
     for name in names:
         if name not in model.hook_dict:
             close = suggestion(str(name), model.hook_dict)

@@ -23,13 +23,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable, number
 from anchor_interp.models.finite import check_weights
+from anchor_interp.models.forward import merge_heads
 from anchor_interp.models.matrices import (
     Numbers,
     condensation,
@@ -214,7 +214,7 @@ def main_numbers(model: Any) -> Numbers:
 
 def first_query_matrix(model: Any) -> Float[Tensor, "d_model neuron"]:
     """W_Q in layer 0 of a HookedTransformer with its heads merged."""
-    return _merged(model.blocks[0].attn.W_Q)
+    return merge_heads(model.blocks[0].attn.W_Q.detach())
 
 
 def _weights(model: Any) -> Iterator[_Weight]:
@@ -233,8 +233,8 @@ def _weights(model: Any) -> Iterator[_Weight]:
         attn = block.attn
         for name in ("W_Q", "W_K", "W_V"):
             # grouped queries store keys and values once a group, under _W_K and _W_V
-            merged = _merged(getattr(attn, f"_{name}", getattr(attn, name)))
-            yield _Weight(name, layer, None, merged)
+            stored = getattr(attn, f"_{name}", getattr(attn, name))
+            yield _Weight(name, layer, None, merge_heads(stored.detach()))
         # each head reads its own rows of W_O
         yield _Weight("W_O", layer, None, attn.W_O.detach().flatten(0, 1))
         for name in ("W_in", "W_gate", "W_out"):
@@ -248,10 +248,6 @@ def _weights(model: Any) -> Iterator[_Weight]:
             yield _Weight("QK", layer, head, W_Q, W_K.mT)
             yield _Weight("OV", layer, head, W_V, W_O)
     yield _Weight("W_U", None, None, model.unembed.W_U.detach())
-
-
-def _merged(weight: Tensor) -> Tensor:
-    return rearrange(weight.detach(), "head d_model d_head -> d_model (head d_head)")
 
 
 def _core(left: Tensor, right: Tensor) -> Tensor:

@@ -161,7 +161,7 @@ def _add(model: HookedTransformer, norm: Block, x: Tensor, update: Tensor) -> Te
     return _layer_norm(norm, total) if isinstance(model, PostLNTransformer) else total
 
 
-def _merge_heads(weight: Tensor) -> Tensor:
+def merge_heads(weight: Tensor) -> Tensor:
     """[head, d_model, d_head] -> [d_model, head * d_head]."""
     return rearrange(weight, "head d_model d_head -> d_model (head d_head)")
 
@@ -169,7 +169,7 @@ def _merge_heads(weight: Tensor) -> Tensor:
 def project_qkv(model: HookedTransformer, block: Block, x: Tensor) -> Tensor:
     """[..., d_model] -> [..., 3 * head * d_head], queries, keys and values in one product."""
     attn = block.attn
-    weight = torch.cat([_merge_heads(w) for w in (attn.W_Q, attn.W_K, attn.W_V)], dim=1)
+    weight = torch.cat([merge_heads(w) for w in (attn.W_Q, attn.W_K, attn.W_V)], dim=1)
     bias = torch.cat([attn.b_Q.flatten(), attn.b_K.flatten(), attn.b_V.flatten()])
     return linear(_pre_norm(model, block.ln1, x), weight, bias)
 
@@ -214,7 +214,7 @@ def _last_block(model: HookedTransformer, block: Block, x: Tensor) -> Tensor:
     """The last block at the last position: [batch, pos, d_model] -> [batch, d_model]."""
     attn, heads = block.attn, range(model.cfg.n_heads)
     normed = _pre_norm(model, block.ln1, x)
-    q = linear(normed[:, -1], _merge_heads(attn.W_Q), attn.b_Q.flatten())
+    q = linear(normed[:, -1], merge_heads(attn.W_Q), attn.b_Q.flatten())
     q = rearrange(q, "batch (head d_head) -> head batch d_head", head=len(heads))
     # q . (x W_K + b_K) = (q W_K^T) . x + q . b_K
     q_in = torch.stack([linear(q[h], attn.W_K[h].mT) for h in heads], dim=1)

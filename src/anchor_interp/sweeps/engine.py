@@ -41,11 +41,9 @@ class RunResult:
     error: AnchorInterpError | None
 
 
-def each_alone(
-    configs: Mapping[str, RunConfig], measures: tuple[Measure, ...] = ()
-) -> Iterator[Job]:
+def each_alone(configs: Mapping[str, RunConfig]) -> Iterator[Job]:
     """One job for each run, in order."""
-    return (Job({name: config}, measures) for name, config in configs.items())
+    return (Job({name: config}) for name, config in configs.items())
 
 
 class Engine(Protocol):
