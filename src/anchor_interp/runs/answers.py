@@ -54,17 +54,15 @@ def answer_map(
         missing = "the task has no unseen pair" if pairs is None else "pairs is empty"
         raise ConfigError(f"{missing}; name pairs, such as task.pairs")
     names, values = _functions(task, chosen)
-    n_keys, n_positions = len(task.keys), task.length - 2
-    shape = len(chosen), n_keys, n_positions, n
+    shape = len(chosen), len(task.keys), task.length - 2, n
     pair, key, position, _ = (axis.ravel() for axis in np.indices(shape))
     index = task.indices(chosen)
-    ranks = [(*task.unseen, *task.seen).index(each) for each in chosen]
-    per_pair = n_keys * n_positions * n
-    noise = draw_noise(
-        task, (max(ranks) + 1) * per_pair, keys="all", seed=seed, stream="answers"
-    )  # a pair's sequences do not depend on the other pairs that are asked for
-    noise = noise.reshape(-1, per_pair, task.length)[ranks].reshape(-1, task.length)
-    sequences = assemble(task, noise, index[pair], task.keys[key], position)
+    every = (*task.unseen, *task.seen)  # a pair's noise does not depend on the other pairs chosen
+    size = len(pair) // len(chosen) * len(every)
+    noise = draw_noise(task, size, keys="all", seed=seed, stream="answers")
+    noise = noise.reshape(len(every), -1, task.length)[[every.index(each) for each in chosen]]
+    tokens = noise.reshape(-1, task.length)
+    sequences = assemble(task, tokens, index[pair], task.keys[key], position)
     answers = predict(model, sequences)
     given = values[pair, :, key] == answers[:, None]  # [n, function]
     first = np.where(given.any(1), given.argmax(1), len(names) - 1)

@@ -94,17 +94,14 @@ class Sequences(Readable):
         """The sequences of an ordered pair of anchors, such as ``(3, 4)``, or of several pairs.
 
         Their columns choose by anything else: ``sequences[sequences.position < 6]``, and roles by
-        their index: ``sequences[sequences.role == ROLES.index("unseen")]``.
-
-        Raises:
-            ConfigError: a pair that these sequences were not drawn from.
+        their index: ``sequences[sequences.role == ROLES.index("unseen")]``. A pair that they were
+        not drawn from is a ConfigError.
         """
         after = self.position.astype(np.int64)[:, None] + [1, 2]
         anchors = self.tokens[np.arange(len(self))[:, None], after]  # [n, 2]
         wanted = np.reshape(checked(pair, Pair | tuple[Pair, ...], "pair"), (-1, 2))
         drawn = str(self.provenance.get("pairs", "")).split()
-        other = [f"{a},{b}" for a, b in wanted if drawn and f"{a},{b}" not in drawn]
-        if other:
+        if drawn and (other := [f"{a},{b}" for a, b in wanted if f"{a},{b}" not in drawn]):
             known = ", ".join(f"({each})" for each in drawn)
             hint = "sample a split that has it: train and id have seen pairs, ood unseen ones"
             raise ConfigError(f"pair ({other[0]}) is not among the pairs drawn ({known}); {hint}")
