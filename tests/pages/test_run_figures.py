@@ -18,8 +18,8 @@ from anchor_interp.tasks.examples import SplitRole
 
 def test_an_answer_is_told_whose_it_is() -> None:
     found = known_offsets(preset("inferential"), (3, 4))
-    assert (found["x - 10"], found["x - 7"]) == ("inferential", "as for (2, 4)")
-    assert known_offsets(preset("neurips-inferential"), (4, 3))["x - 6"] == "symmetric"
+    assert (found["x - 10"], found["x - 7"]) == ("the rule", "as for (2, 4)")
+    assert known_offsets(preset("neurips-inferential"), (4, 3))["x - 6"] == "as for the other order"
 
 
 def test_a_rare_answer_is_not_told_whose_it_is(finished_run: Run) -> None:

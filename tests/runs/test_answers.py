@@ -113,7 +113,7 @@ def test_a_mixture_is_told_by_its_shares_and_becomes_columns() -> None:
         shares[:, column, :, name] = 1
     one = AnswerMap(((3, 4),), names, np.arange(10), 2, shares)
     assert one.sentence == (
-        "follows the rule on 50 % of cells, borrows (2, 4) on 20 %, (4, 4) on 20 %, "
+        "follows the rule on 50 % of cells, answers as for (2, 4) on 20 %, (4, 4) on 20 %, "
         "applies no function on 10 %"
     )
     assert one.mixture == pytest.approx({"rule": 0.5, "symmetric": 0, "none": 0.1, "borrowed": 0.4})

@@ -28,7 +28,7 @@ Side = Literal["train_keys", "test_keys"]
 """The keys that a map of accuracies shows."""
 SIDES: dict[Side, str] = {"train_keys": "training keys", "test_keys": "test keys"}
 """The words for them."""
-_KINDS = {"inferential": style.INFERENTIAL, "symmetric": style.SYMMETRIC}
+_KINDS = {"the rule": style.INFERENTIAL, "as for the other order": style.SYMMETRIC}
 _BARS = 6
 _MOST_CELLS = 100  # of a side of a plane of errors
 _LEAST_TOLD = 0.05  # of an answer that is told whose it is
@@ -309,7 +309,8 @@ def known_offsets(config: RunConfig, pair: Pair) -> dict[str, str]:
     targets: dict[str, Ints | None] = {
         f"as for {seen}": task.target(seen, keys) for seen in reversed(task.seen)
     }
-    targets |= {"symmetric": task.symmetric(pair, keys), "inferential": task.composed(pair, keys)}
+    targets |= {"as for the other order": task.symmetric(pair, keys)}
+    targets |= {"the rule": task.composed(pair, keys)}
     known = {}
     for kind, target in targets.items():
         if target is not None and len(set((target - keys).tolist())) == 1:

@@ -112,7 +112,7 @@ class AnswerMap(Readable):
         named, last = list[str](), ""
         for name, share in sorted(self.cells.items(), key=lambda cell: -cell[1]):
             if name == RULE or share >= 0.05:
-                verb, what = _VERBS.get(name, "borrows"), "" if name in _VERBS else name
+                verb, what = _VERBS.get(name, "answers as for"), "" if name in _VERBS else name
                 words = [*([verb] if verb != last else []), what.partition(":")[0], "on"]
                 named.append(f"{' '.join(filter(None, words))} {100 * share:.0f} %")
                 last = verb
