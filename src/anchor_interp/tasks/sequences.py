@@ -90,6 +90,9 @@ class Sequences(Readable):
         columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
         return Sequences(**columns, provenance={**self.provenance, "kept": len(rows)})
 
+    def __iter__(self) -> "Iterator[Sequences]":
+        return (self[index] for index in range(len(self)))
+
     def where(self, *, pair: Pair | Sequence[Pair]) -> "Sequences":
         """The sequences of an ordered pair of anchors, such as ``(3, 4)``, or of several pairs.
 
