@@ -125,7 +125,7 @@ NUMBERS = (
         "route_gathered", "gathered route",
         "share of an exchanged token's effect on the answer that goes this way: key and first "
         "anchor to the second anchor, and from there to the end",
-        high="an order that is known", low="an order that is lost",
+        high="an order that is known", low="not the gathered route",
     ),
     Number(
         "virtual_rule", "virtual anchors with the rule",
