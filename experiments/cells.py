@@ -1,0 +1,177 @@
+"""Does evidence from seen pairs tell where a model follows the rule on an unseen pair?
+
+``python experiments/cells.py --runs FOLDER`` takes the fitted runs of ``papers/verdict_runs.py``
+whose accuracy on unseen pairs is 0.1 to 0.9, prints JSON and writes ``docs/evidence/cells.md``.
+
+A *cell* is an unseen pair (a, b), a key and its position; it follows the rule if at least half of
+its answers do. Its evidence: s(a, x) + s(z, b) - s(z, x), states of seen pairs with the same key
+and noise, take the place of the state behind the key, for all seen x and z. Counted is the share of
+answers that equal the same sum of the targets, which is what the rule gives. If the other order was
+trained on an exception, a model that loses the order gives that: then the share is multiplied by
+the distance of s(c, d) and s(d, c) over seen pairs, at most 1.
+
+A distance is relative to that of two seen pairs' states. The *nearness* of a sum is its distance to
+the unseen sequence's own state, which no evidence reads. At 0, as in the embedding, the sum shows
+behaviour and no mechanism. On the fitting half, sums nearer than ``LINE`` repeated at least half of
+the model's wrong answers, and others mostly less; it chose ``SITE`` too. The other half judges.
+"""
+
+import argparse
+import itertools
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.metrics import roc_auc_score
+
+from anchor_interp.analysis.fingerprint import seen_pairs_only
+from anchor_interp.interventions.hooks import activations
+from anchor_interp.interventions.passes import Replacement, replaced_run
+from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.runs.answers import answer_map
+from anchor_interp.runs.evaluation import predict
+from anchor_interp.runs.run import Run, load
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.functions import Pair
+from anchor_interp.tasks.sequences import Sequences, assemble, draw_noise
+from measured import spread, table, tell
+from papers.rows import Row
+from papers.verdict_runs import half
+
+SITES = ("0.hook_resid_pre", "0.hook_resid_mid", "0.hook_resid_post",
+         "1.hook_resid_mid", "1.hook_resid_post")  # fmt: skip
+SITE, LINE = "1.hook_resid_mid", 0.35
+SHUFFLES, DRAWS = 200, 2_000  # of the cells of a run; of the runs
+States = Mapping[Pair, torch.Tensor]
+
+
+def cells(task: AnchorTask, pair: Pair) -> Sequences:
+    """A sequence for each key and position, in the order of a map of answers."""
+    key, position = (axis.ravel() for axis in np.indices((len(task.keys), task.length - 2)))
+    noise = draw_noise(task, len(key), keys="all", seed=1, stream="cells")
+    index = np.full(len(key), task.pairs.index(pair))
+    return assemble(task, noise, index, task.keys[key], position)
+
+
+def known(task: AnchorTask) -> list[Pair]:
+    """The seen pairs that follow the rule."""
+    return [pair for pair in task.seen if task.role(pair) == "inferential"]
+
+
+def sums(task: AnchorTask, pair: Pair) -> list[tuple[Pair, Pair, Pair]]:
+    """All (a, x), (z, b) and (z, x)."""
+    (a, b), follow = pair, {*known(task)}
+    parts = [((a, x), (z, b), (z, x)) for z, x in itertools.product(task.tokens, repeat=2)]
+    return [three for three in parts if follow.issuperset(three)]
+
+
+def distance(between: Sequence[torch.Tensor], states: States, task: AnchorTask) -> np.ndarray:
+    """Of each cell, the mean over differences, relative to two seen pairs."""
+    apart = [states[p] - states[q] for p, q in itertools.combinations(known(task), 2)]
+    sizes = [torch.stack([d.flatten(1).norm(dim=1) for d in ds]).mean(0) for ds in (between, apart)]
+    return (sizes[0] / sizes[1]).numpy()
+
+
+def states_of(model: HookedTransformer, task: AnchorTask, site: str) -> States:
+    """[cell, position, width] by answered pair; the last position where no other is still read."""
+    hook, start = f"blocks.{site}", -1 if site[0] == "1" else 0
+    return {
+        pair: activations(model, cells(task, pair), [hook])[hook][:, start:]
+        for pair in task.answered
+    }
+
+
+def evidence(model: HookedTransformer, seen: AnchorTask, site: str) -> list[np.ndarray]:
+    """Of every cell of the unseen pairs, and the answers to its sums: [cell] and [cell, sum]."""
+    follow = known(seen)
+    states, host = states_of(model, seen, site), cells(seen, follow[0])
+    key, position = host.key.astype(int), host.position.astype(int)
+    behind = torch.from_numpy(np.arange(seen.length) > position[:, None])[:, :, None]
+    both = [states[a, b] - states[b, a] for a, b in follow if a < b and (b, a) in follow]
+    order = distance(both, states, seen).clip(0, 1)
+    found, answers = [], []
+    for a, b in seen.unseen:
+        given, rule = [], []
+        for one, two, three in sums(seen, (a, b)):
+            value = (states[one] + states[two] - states[three]).expand(-1, seen.length, -1)
+            composed = Replacement(f"blocks.{site}", value, behind, frozenset((one, two, three)))
+            logits, _ = replaced_run(model, host.tensor, [composed], batch_size=len(host))
+            given.append(logits.argmax(-1).numpy())
+            targets = [seen.target(each, key) for each in (one, two, three)]
+            rule.append(targets[0] + targets[1] - targets[2])
+        share = np.mean(np.equal(given, rule), 0)
+        found.append(share if seen.override((b, a)) is None else share * order)
+        answers.append(np.transpose(given))
+    return [np.concatenate(found), np.concatenate(answers)]
+
+
+@torch.no_grad()
+def measure(run: Run) -> Row:
+    """The areas under the ROC curve, nearnesses and shares of one run."""
+    model, task = run.transformer, run.config.anchor_task
+    follows = answer_map(run).shares[..., 0].ravel() >= 0.5
+    own = np.concatenate([predict(model, cells(task, pair)) for pair in task.unseen])
+    row: Row = {"run": run.name, "seed": run.config.seed, "half": half(run.config),
+                "phase": run.phase, "measured": float(follows.mean()), "sites": {}}  # fmt: skip
+    for site in SITES:
+        with seen_pairs_only(model, task) as seen:
+            found, answers = evidence(model, seen, site)
+        states = states_of(model, task, site)
+        off = [states[p] + states[q] - states[r] - states[pair]
+               for pair in task.unseen for p, q, r in sums(task, pair)]  # fmt: skip
+        row["sites"][site] = {
+            "near": float(np.median(distance(off, states, task))),
+            "repeats": float((answers == own[:, None])[~follows].mean()),
+            "area": float(roc_auc_score(follows, found)),
+            "predicted": float(found.mean()),
+        }
+        if site == SITE:
+            shuffle = np.random.default_rng(0).permutation
+            row["chance"] = [roc_auc_score(follows, shuffle(found)) for _ in range(SHUFFLES)]
+    return row
+
+
+def middle(rows: Sequence[Row], site: str) -> str:
+    """The median area with its 95 % interval over draws of as many runs."""
+    areas = [row["sites"][site]["area"] for row in rows]
+    drawn = np.random.default_rng(0).choice(areas, (DRAWS, len(areas)))
+    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+    return f"{np.median(areas):.2f} ({low:.2f} to {high:.2f}), {len(areas)} runs"
+
+
+def report(found: Sequence[Row]) -> None:
+    """The sites, and what the site that is used tells of both halves."""
+    halves = {name: [row for row in found if row["half"] == name] for name in ("fit", "judge")}
+    lines, text = [], ""
+    for site in SITES:
+        numbers = [spread([row["sites"][site][n] for row in found]) for n in ("near", "repeats")]
+        far = [row for row in halves["judge"] if row["sites"][site]["near"] >= LINE]
+        areas = [middle(rows, site) if rows else "" for rows in (*halves.values(), far)]
+        lines.append([site, *numbers, *areas])
+    for name, rows in ((name, rows) for name, rows in halves.items() if rows):
+        chance = np.quantile(np.median([row["chance"] for row in rows], 0), (0.025, 0.975))
+        errors = [abs(row["sites"][SITE]["predicted"] - row["measured"]) for row in rows]
+        text += (
+            f"\nRuns that {name}, {SITE}: AUROC of shuffled cells {chance[0]:.2f} to "
+            f"{chance[1]:.2f}; mean error of the share of cells {np.mean(errors):.2f}.\n"
+        )
+    head = ["state", "nearness", "wrong answers repeated", "AUROC, runs that fit",
+            "runs that judge", f"those of nearness {LINE} or more"]  # fmt: skip
+    tell("cells", {"runs": list(found)}, f"# Evidence by cell\n\n{table(head, lines)}{text}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="The evidence by cell of kept runs.")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of run folders")
+    parser.add_argument("--halves", nargs="+", default=["fit", "judge"])
+    asked, rows = parser.parse_args(), []
+    for path in sorted(file.parent for file in asked.runs.glob("*/result.json")):
+        run = load(path)
+        fitted = run.phase not in ("undertrained", "memorizing")
+        between = fitted and 0.1 <= run.evaluation.ood_accuracy <= 0.9
+        if between and half(run.config) in asked.halves:
+            print(f"cells: {path.name}", file=sys.stderr, flush=True)
+            rows.append(measure(run))
+    report(rows)
