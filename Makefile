@@ -101,8 +101,9 @@ sweep_faults = PYTHONPATH=tests/helpers:experiments $(BIN)/python tests/robustne
 claims = $(BIN)/python -m experiments.papers --tables experiments/tables/tiny --json
 # not in EVIDENCE: it needs RELEASED_CODE=PATH, a checkout of the papers' released code
 released_code = $(train_step) --released-code "$(RELEASED_CODE)"
-# nor this one: it needs RUNS=PATH, a folder of run folders, and the extra devinterp
+# nor these two: they need RUNS=PATH, a folder of run folders, and the first one the extra devinterp
 learning_coefficient = $(BIN)/python experiments/learning_coefficient.py --runs "$(RUNS)"
+cells = $(BIN)/python experiments/cells.py --runs "$(RUNS)"
 gpt2_shape = $(BIN)/python benchmarks/gpt2_shape.py
 circuits = $(BIN)/python experiments/circuits.py
 circuit_sizes = $(BIN)/python experiments/circuit_sizes.py
