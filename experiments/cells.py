@@ -1,25 +1,14 @@
 """Does evidence from seen pairs tell where a model follows the rule on an unseen pair?
 
 ``python experiments/cells.py --runs FOLDER`` takes the fitted runs of ``papers/verdict_runs.py``
-whose accuracy on unseen pairs is 0.1 to 0.9, prints JSON and writes ``docs/evidence/cells.md``.
-
-A *cell* is an unseen pair (a, b), a key and its position; it follows the rule if at least half of
-its answers do. Its evidence: s(a, x) + s(z, b) - s(z, x), states of seen pairs with the same key
-and noise, take the place of the state behind the key, for all seen x and z. Counted is the share of
-answers that equal the same sum of the targets, which is what the rule gives. If the other order was
-trained on an exception, a model that loses the order gives that: then the share is multiplied by
-the distance of s(c, d) and s(d, c) over seen pairs, at most 1.
-
-A distance is relative to that of two seen pairs' states. The *nearness* of a sum is its distance to
-the unseen sequence's own state, which no evidence reads. At 0, as in the embedding, the sum shows
-behaviour and no mechanism. On the fitting half, sums nearer than ``LINE`` repeated at least half of
-the model's wrong answers, and others mostly less; it chose ``SITE`` too. The other half judges.
+whose accuracy on unseen pairs is 0.1 to 0.9, prints JSON and writes ``docs/evidence/cells.md``;
+``reports/cells.md`` says what is measured. Runs that fit the verdict chose ``SITE`` and ``LINE``;
+those that judge it judge them, once.
 """
 
 import argparse
 import itertools
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +32,8 @@ from papers.verdict_runs import half
 SITES = ("0.hook_resid_pre", "0.hook_resid_mid", "0.hook_resid_post",
          "1.hook_resid_mid", "1.hook_resid_post")  # fmt: skip
 SITE, LINE = "1.hook_resid_mid", 0.35
-SHUFFLES, DRAWS = 200, 2_000  # of the cells of a run; of the runs
-States = Mapping[Pair, torch.Tensor]
+SHUFFLES, DRAWS = 40, 2_000  # of the cells of a run; of the runs
+States = dict[Pair, torch.Tensor]
 
 
 def cells(task: AnchorTask, pair: Pair) -> Sequences:
@@ -60,11 +49,10 @@ def known(task: AnchorTask) -> list[Pair]:
     return [pair for pair in task.seen if task.role(pair) == "inferential"]
 
 
-def sums(task: AnchorTask, pair: Pair) -> list[tuple[Pair, Pair, Pair]]:
-    """All (a, x), (z, b) and (z, x)."""
-    (a, b), follow = pair, {*known(task)}
-    parts = [((a, x), (z, b), (z, x)) for z, x in itertools.product(task.tokens, repeat=2)]
-    return [three for three in parts if follow.issuperset(three)]
+def sums(task: AnchorTask, a: int, b: int) -> list[tuple[Pair, Pair, Pair]]:
+    """All (a, x), (z, b) and (z, x) that follow the rule."""
+    every = (((a, x), (z, b), (z, x)) for z, x in known(task))
+    return [three for three in every if {*three} <= {*known(task)}]
 
 
 def distance(between: Sequence[torch.Tensor], states: States, task: AnchorTask) -> np.ndarray:
@@ -77,16 +65,14 @@ def distance(between: Sequence[torch.Tensor], states: States, task: AnchorTask) 
 def states_of(model: HookedTransformer, task: AnchorTask, site: str) -> States:
     """[cell, position, width] by answered pair; the last position where no other is still read."""
     hook, start = f"blocks.{site}", -1 if site[0] == "1" else 0
-    return {
-        pair: activations(model, cells(task, pair), [hook])[hook][:, start:]
-        for pair in task.answered
-    }
+    rows = {pair: cells(task, pair) for pair in task.answered}
+    return {pair: activations(model, row, [hook])[hook][:, start:] for pair, row in rows.items()}
 
 
 def evidence(model: HookedTransformer, seen: AnchorTask, site: str) -> list[np.ndarray]:
     """Of every cell of the unseen pairs, and the answers to its sums: [cell] and [cell, sum]."""
-    follow = known(seen)
-    states, host = states_of(model, seen, site), cells(seen, follow[0])
+    follow, states = known(seen), states_of(model, seen, site)
+    host = cells(seen, follow[0])
     key, position = host.key.astype(int), host.position.astype(int)
     behind = torch.from_numpy(np.arange(seen.length) > position[:, None])[:, :, None]
     both = [states[a, b] - states[b, a] for a, b in follow if a < b and (b, a) in follow]
@@ -94,13 +80,12 @@ def evidence(model: HookedTransformer, seen: AnchorTask, site: str) -> list[np.n
     found, answers = [], []
     for a, b in seen.unseen:
         given, rule = [], []
-        for one, two, three in sums(seen, (a, b)):
+        for one, two, three in sums(seen, a, b):
             value = (states[one] + states[two] - states[three]).expand(-1, seen.length, -1)
             composed = Replacement(f"blocks.{site}", value, behind, frozenset((one, two, three)))
             logits, _ = replaced_run(model, host.tensor, [composed], batch_size=len(host))
             given.append(logits.argmax(-1).numpy())
-            targets = [seen.target(each, key) for each in (one, two, three)]
-            rule.append(targets[0] + targets[1] - targets[2])
+            rule.append(seen.target(one, key) + seen.target(two, key) - seen.target(three, key))
         share = np.mean(np.equal(given, rule), 0)
         found.append(share if seen.override((b, a)) is None else share * order)
         answers.append(np.transpose(given))
@@ -118,15 +103,12 @@ def measure(run: Run) -> Row:
     for site in SITES:
         with seen_pairs_only(model, task) as seen:
             found, answers = evidence(model, seen, site)
-        states = states_of(model, task, site)
-        off = [states[p] + states[q] - states[r] - states[pair]
-               for pair in task.unseen for p, q, r in sums(task, pair)]  # fmt: skip
-        row["sites"][site] = {
-            "near": float(np.median(distance(off, states, task))),
-            "repeats": float((answers == own[:, None])[~follows].mean()),
-            "area": float(roc_auc_score(follows, found)),
-            "predicted": float(found.mean()),
-        }
+        s = states_of(model, task, site)
+        off = [s[p] + s[q] - s[r] - s[u] for u in task.unseen for p, q, r in sums(task, *u)]
+        repeats = (answers == own[:, None])[~follows].mean()
+        near, area = np.median(distance(off, s, task)), roc_auc_score(follows, found)
+        numbers = {"near": near, "repeats": repeats, "area": area, "predicted": found.mean()}
+        row["sites"][site] = {name: float(number) for name, number in numbers.items()}
         if site == SITE:
             shuffle = np.random.default_rng(0).permutation
             row["chance"] = [roc_auc_score(follows, shuffle(found)) for _ in range(SHUFFLES)]
@@ -135,10 +117,10 @@ def measure(run: Run) -> Row:
 
 def middle(rows: Sequence[Row], site: str) -> str:
     """The median area with its 95 % interval over draws of as many runs."""
-    areas = [row["sites"][site]["area"] for row in rows]
+    areas = [row["sites"][site]["area"] for row in rows] or [np.nan]
     drawn = np.random.default_rng(0).choice(areas, (DRAWS, len(areas)))
     low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
-    return f"{np.median(areas):.2f} ({low:.2f} to {high:.2f}), {len(areas)} runs"
+    return f"{np.median(areas):.2f} ({low:.2f} to {high:.2f}), {len(rows)} runs"
 
 
 def report(found: Sequence[Row]) -> None:
@@ -148,30 +130,22 @@ def report(found: Sequence[Row]) -> None:
     for site in SITES:
         numbers = [spread([row["sites"][site][n] for row in found]) for n in ("near", "repeats")]
         far = [row for row in halves["judge"] if row["sites"][site]["near"] >= LINE]
-        areas = [middle(rows, site) if rows else "" for rows in (*halves.values(), far)]
-        lines.append([site, *numbers, *areas])
-    for name, rows in ((name, rows) for name, rows in halves.items() if rows):
-        chance = np.quantile(np.median([row["chance"] for row in rows], 0), (0.025, 0.975))
-        errors = [abs(row["sites"][SITE]["predicted"] - row["measured"]) for row in rows]
-        text += (
-            f"\nRuns that {name}, {SITE}: AUROC of shuffled cells {chance[0]:.2f} to "
-            f"{chance[1]:.2f}; mean error of the share of cells {np.mean(errors):.2f}.\n"
-        )
+        lines.append([site, *numbers, *(middle(rows, site) for rows in (*halves.values(), far))])
+    for name, rows in halves.items():
+        low, high = np.quantile(np.median([row["chance"] for row in rows], 0), (0.025, 0.975))
+        error = np.mean([abs(row["sites"][SITE]["predicted"] - row["measured"]) for row in rows])
+        text += f"\nRuns that {name}, {SITE}: AUROC of shuffled cells {low:.2f} to {high:.2f}; "
+        text += f"mean error of the predicted share of cells that follow the rule {error:.2f}.\n"
     head = ["state", "nearness", "wrong answers repeated", "AUROC, runs that fit",
             "runs that judge", f"those of nearness {LINE} or more"]  # fmt: skip
-    tell("cells", {"runs": list(found)}, f"# Evidence by cell\n\n{table(head, lines)}{text}")
+    template = (Path(__file__).parent / "reports" / "cells.md").read_text(encoding="utf-8")
+    parts = {"line": LINE, "site": SITE, "table": table(head, lines).rstrip(), "halves": text}
+    tell("cells", {"runs": list(found)}, template.format(**parts).rstrip() + "\n")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="The evidence by cell of kept runs.")
     parser.add_argument("--runs", type=Path, required=True, help="folder of run folders")
-    parser.add_argument("--halves", nargs="+", default=["fit", "judge"])
-    asked, rows = parser.parse_args(), []
-    for path in sorted(file.parent for file in asked.runs.glob("*/result.json")):
-        run = load(path)
-        fitted = run.phase not in ("undertrained", "memorizing")
-        between = fitted and 0.1 <= run.evaluation.ood_accuracy <= 0.9
-        if between and half(run.config) in asked.halves:
-            print(f"cells: {path.name}", file=sys.stderr, flush=True)
-            rows.append(measure(run))
-    report(rows)
+    runs = [load(file.parent) for file in sorted(parser.parse_args().runs.glob("*/result.json"))]
+    fitted = [run for run in runs if run.phase not in ("undertrained", "memorizing")]
+    report([measure(run) for run in fitted if 0.1 <= run.evaluation.ood_accuracy <= 0.9])
