@@ -31,8 +31,7 @@ from papers.verdict_runs import half
 
 SITES = ("0.hook_resid_pre", "0.hook_resid_mid", "0.hook_resid_post",
          "1.hook_resid_mid", "1.hook_resid_post")  # fmt: skip
-SITE, LINE = "1.hook_resid_mid", 0.35
-SHUFFLES, DRAWS = 40, 2_000  # of the cells of a run; of the runs
+SITE, LINE, SHUFFLES, DRAWS = "1.hook_resid_mid", 0.35, 40, 2_000  # shuffled are a run's cells
 States = dict[Pair, torch.Tensor]
 
 
