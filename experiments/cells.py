@@ -119,7 +119,7 @@ def middle(rows: Sequence[Row], site: str) -> str:
     areas = [row["sites"][site]["area"] for row in rows] or [np.nan]
     drawn = np.random.default_rng(0).choice(areas, (DRAWS, len(areas)))
     low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
-    return f"{np.median(areas):.2f} ({low:.2f} to {high:.2f}), {len(rows)} runs"
+    return f"{np.median(areas):.2f} ({low:.2f} to {high:.2f}), {len(rows)} runs" if rows else ""
 
 
 def report(found: Sequence[Row]) -> None:
