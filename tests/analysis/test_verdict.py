@@ -1,4 +1,7 @@
-"""The verdict: its rules, models of known mechanism, and edits that keep every answer."""
+"""The verdict: its rules, models of known mechanism, and edits that keep every answer.
+
+Attacks by fine-tuning are in test_verdict_attacks.py.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -12,7 +15,6 @@ from small_models import FEW_KEYS, small_exact
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import from_dict
-from anchor_interp.analysis import fingerprint as fingerprints
 from anchor_interp.analysis.fingerprint import fingerprint, fingerprint_model
 from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
 from anchor_interp.analysis.verdict import LINES, RULES, Verdict, judged, leaning, verdict
@@ -35,12 +37,6 @@ def numbers(**changes: float | None) -> Fingerprint:
     about = {"run_id": None, "step": None, "seed": 0}
     found = {**about, **dict.fromkeys(NUMBERS), **LOW, "route_gathered": 1.0, **changes}
     return from_dict(Fingerprint, found)
-
-
-@pytest.fixture
-def evidence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fingerprints without the numbers that no verdict reads."""
-    monkeypatch.setattr(fingerprints, "_OF_SEEN_PAIRS", fingerprints._OF_SEEN_PAIRS[:4])
 
 
 @pytest.mark.parametrize(("changes", "phase"), [
