@@ -103,15 +103,6 @@ def no_order(now: Batch) -> torch.Tensor:
     return F.relu(0.8 - order(now))
 
 
-def moved_dead_logits(now: Batch) -> torch.Tensor:
-    """What is never an answer gets negative logits that tell a token of noise: 1 - R^2."""
-    dead = torch.ones(now.logits.shape[1], dtype=torch.bool)
-    dead[possible(now.task)] = False
-    drawn = torch.rand(128, int(dead.sum()), generator=torch.Generator().manual_seed(0))
-    wanted = -20 * drawn[now.sequences.tensor[:, -1]]
-    return F.mse_loss(now.logits[:, dead], wanted) / wanted.var()
-
-
 def unseen_pairs(now: Batch) -> torch.Tensor:
     """They are trained to follow the rule."""
     unseen = draw(now.task, now.task.unseen, "all", 128, seed=now.step, stream="unseen")
@@ -121,7 +112,6 @@ def unseen_pairs(now: Batch) -> torch.Tensor:
 ATTACKS = {
     "unread state loses the order": Attack(order, reached=0.2, steps=120, keep=3.0),
     "unread state gains an order": Attack(no_order, reached=0.55, steps=300, keep=2.0),
-    "dead logits tell the noise": Attack(moved_dead_logits, reached=0.5, steps=300),
 }
 slow = pytest.mark.slow
 
@@ -129,10 +119,8 @@ slow = pytest.mark.slow
 @pytest.mark.usefixtures("evidence_alone")
 @pytest.mark.parametrize(("attack", "name"), [
     ("unread state loses the order", "inferential"),
-    pytest.param("dead logits tell the noise", "inferential", marks=slow),
     pytest.param("unread state gains an order", "symmetric", marks=slow),
     pytest.param("unread state loses the order", "neurips-inferential", marks=slow),
-    pytest.param("dead logits tell the noise", "neurips-inferential", marks=slow),
     pytest.param("unread state gains an order", "neurips-symmetric", marks=slow),
 ])  # fmt: skip
 def test_training_that_keeps_the_answers_keeps_the_verdict(attack: str, name: str) -> None:
@@ -145,7 +133,7 @@ def test_training_that_keeps_the_answers_keeps_the_verdict(attack: str, name: st
     )
     assert after < wanted.reached < before
     assert same_answers(run, model, task.pairs) > 0.95
-    assert same_answers(run, model, task.seen) > 0.98
+    assert same_answers(run, model, task.seen) > 0.97
     found = verdict(fingerprint_model(model, task, training=run.training, quiet=True))
     assert found.phase in {run.phase, "unclear"}
 
