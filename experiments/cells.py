@@ -147,4 +147,4 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=Path, required=True, help="folder of run folders")
     runs = [load(file.parent) for file in sorted(parser.parse_args().runs.glob("*/result.json"))]
     fitted = [run for run in runs if run.phase not in ("undertrained", "memorizing")]
-    report([measure(run) for run in fitted if 0.1 <= run.evaluation.ood_accuracy <= 0.9])
+    report([measure(run) for run in fitted if 0.1 <= (run.evaluation.ood_accuracy or 0.0) <= 0.9])

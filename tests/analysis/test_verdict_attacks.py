@@ -76,7 +76,7 @@ def finetuned(run: Run, attack: Attack, pairs: tuple[Pair, ...]) -> HookedTransf
         given = now.logits[:, answers].log_softmax(-1)
         kept = F.kl_div(given, own, log_target=True, reduction="batchmean")
         optimizer.zero_grad()
-        (attack.keep * kept + attack.term(now)).backward()
+        torch.autograd.backward(attack.keep * kept + attack.term(now))
         optimizer.step()
     return model.requires_grad_(requires_grad=False)
 
@@ -96,7 +96,7 @@ def order(now: Batch) -> torch.Tensor:
     for other in (mirror[pair], np.roll(pair, 1)):
         sequences = assemble(task, now.sequences.tokens, other, key, position)
         changes.append((passed(now.model, sequences)[1] - now.state).norm(dim=-1).mean())
-    return changes[0] / changes[1]
+    return torch.div(*changes)
 
 
 def no_order(now: Batch) -> torch.Tensor:
