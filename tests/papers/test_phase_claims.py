@@ -70,7 +70,8 @@ def random_settings(n: int = 60, seed: int = 0, *, scale: float = 1.0) -> list[R
 
 
 def in_two_studies(rows: Rows) -> dict[str, Rows]:
-    return {"settings": rows[::2], "settings-judging": rows[1::2], "decay": []}
+    return {"settings": rows[::2], "settings-judging": rows[1::2], "settings-post": [],
+            "decay": []}  # fmt: skip
 
 
 def judged(rows: Rows) -> dict[str, Judgement]:
