@@ -126,7 +126,14 @@ def disagreements_table(score: VerdictScore | None) -> str:
     if score is None:
         return NOT_MEASURED
     lines = [
-        [run.settings, run.phase, run.verdict, run.reason, run.behaviour, "yes" * run.near]
+        [
+            run.settings,
+            run.phase,
+            run.verdict,
+            run.reason.partition(";")[0],
+            run.behaviour,
+            "yes" * run.near,
+        ]
         for run in score.disagreements
     ]
     return table(["run", "phase", "verdict", "because", "behaviour", "near a line"], lines)

@@ -55,7 +55,11 @@ from .rows import (
 )
 
 PHASE_2 = ("composite", "symmetric")
-RANDOM = ("settings", "settings-judging", "settings-post")  # the studies whose runs are compared by phase
+RANDOM = (
+    "settings",
+    "settings-judging",
+    "settings-post",
+)  # the studies whose runs are compared by phase
 # Half the smallest step between phases in the complexity-control paper's figure 5C: the stable rank
 # is about 150 in phase 1, 55 in phase 2 (100, and 30 where it commutes) and 10 in phase 3.
 HALF_A_STEP = math.sqrt(150 / 55)
