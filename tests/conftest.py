@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from short import SHORT
 
 import anchor_interp
+from anchor_interp.analysis import fingerprint
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.run import Run
 
@@ -73,3 +74,9 @@ def ledger(committed: dict[str, list[dict[str, Any]]]) -> Any:
     from papers.tables import read_study
 
     return make_ledger("tiny", committed, read_study(PAPERS_TABLES / "verdict.csv"))
+
+
+@pytest.fixture
+def evidence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fingerprints without the numbers that no verdict reads."""
+    monkeypatch.setattr(fingerprint, "_OF_SEEN_PAIRS", fingerprint._OF_SEEN_PAIRS[:4])

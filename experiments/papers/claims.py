@@ -55,11 +55,8 @@ from .rows import (
 )
 
 PHASE_2 = ("composite", "symmetric")
-RANDOM = (
-    "settings",
-    "settings-judging",
-    "settings-post",
-)  # the studies whose runs are compared by phase
+# The studies whose runs are compared by phase.
+RANDOM = ("settings", "settings-judging", "settings-post")
 # Half the smallest step between phases in the complexity-control paper's figure 5C: the stable rank
 # is about 150 in phase 1, 55 in phase 2 (100, and 30 where it commutes) and 10 in phase 3.
 HALF_A_STEP = math.sqrt(150 / 55)
@@ -157,9 +154,12 @@ def _effect(said: Mapping[str, Any]) -> Effect:
 
 
 def _prepared(names: Sequence[str]) -> Callable[[Rows], Rows]:
-    known = PREPARED | {
-        "outside-zone": wide.outside_zone, "complete-seeds": wide.complete, "unseen": wide.unseen
-    }  # fmt: skip
+    known = {
+        **PREPARED,
+        "outside-zone": wide.outside_zone,
+        "complete-seeds": wide.complete,
+        "unseen": wide.unseen,
+    }
 
     def prepare(rows: Rows) -> Rows:
         for name in names:
