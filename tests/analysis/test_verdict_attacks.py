@@ -138,6 +138,7 @@ def test_training_that_keeps_the_answers_keeps_the_verdict(attack: str, name: st
     assert found.phase in {run.phase, "unclear"}
 
 
+@slow
 @pytest.mark.usefixtures("evidence_alone")
 def test_a_lookup_that_learns_the_unseen_pairs_stays_a_lookup() -> None:
     """By behaviour it is inferential then, as ``exact/lookup`` is."""
