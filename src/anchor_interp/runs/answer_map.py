@@ -28,8 +28,8 @@ _VERBS = {
 class Explained:
     """Shares of the variance of "the answer follows the rule", over all sequences of a map.
 
-    Each is corrected for its degrees of freedom (epsilon squared), so that chance gives 0. Keys and
-    positions together are the cells; ``cell``, ``pair`` and ``noise`` add up to 1.
+    Each is corrected for noise (epsilon squared). Keys and positions are the cells; ``cell``,
+    ``pair`` and ``noise`` add up to 1. Two pairs of unlike cells give ``cell`` about 0.4 by chance.
     """
 
     key: float
