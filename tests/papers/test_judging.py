@@ -298,7 +298,7 @@ SET_OR_NAMED = (
 )  # fmt: skip
 """What is set before training, and the phase: what claims compare numbers by."""
 BY_THEMSELVES = {"c8b-pairs", "c8b-equal", "c4-phase-2", "c4-phase-3", "n51-merged", "c4-commutes",
-                 "cc-rank"}  # fmt: skip
+                 "cc-rank", "maps-mixed", "maps-cells", "maps-borrowed"}  # fmt: skip
 """Claims that hold pairs or numbers of one run against each other, gamma against the phase (labels
 both), or a level of one phase, which other phases have as well."""
 

@@ -103,12 +103,14 @@ class Sequences(Readable):
         after = self.position.astype(np.int64)[:, None] + [1, 2]
         anchors = self.tokens[np.arange(len(self))[:, None], after]  # [n, 2]
         wanted = np.reshape(checked(pair, Pair | tuple[Pair, ...], "pair"), (-1, 2))
+        there = (anchors[:, None] == wanted).all(2)  # [n, pair]
         drawn = str(self.provenance.get("pairs", "")).split()
-        if drawn and (other := [f"{a},{b}" for a, b in wanted if f"{a},{b}" not in drawn]):
+        absent = [f"{a},{b}" for a, b in wanted[~there.any(0)] if f"{a},{b}" not in drawn]
+        if drawn and absent:
             known = ", ".join(f"({each})" for each in drawn)
-            hint = "sample a split that has it: train and id have seen pairs, ood unseen ones"
-            raise ConfigError(f"pair ({other[0]}) is not among the pairs drawn ({known}); {hint}")
-        return self[(anchors[:, None] == wanted).all(2).any(1)]
+            hint = "train and id have seen pairs, ood unseen ones"
+            raise ConfigError(f"pair ({absent[0]}) is not among the pairs drawn ({known}); {hint}")
+        return self[there.any(1)]
 
     @property
     def tensor(self) -> "torch.Tensor":
