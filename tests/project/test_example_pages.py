@@ -63,7 +63,7 @@ def test_the_page_tells_how_often_the_model_is_right(made: Any) -> None:
     assert analysis.examples.accuracy == pytest.approx(right)
     page = page_of(out)
     assert f"patched: 100 of {len(examples)} examples" in page
-    assert "this answer instead of the twin's." in page
+    assert "this answer instead of the twin's" in page
     told = json.loads((out / "analysis.json").read_text(encoding="utf-8"))
     assert f"answers {right:.2f} of the {len(examples)} rightly" in page
     assert told["examples"]["accuracy"] == pytest.approx(right)
