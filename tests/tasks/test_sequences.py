@@ -289,3 +289,8 @@ def test_where_refuses_a_pair_that_was_not_drawn(pair: tuple[int, int]) -> None:
     for some in (drawn, drawn[:0]):
         with pytest.raises(ConfigError, match=re.escape(message)):
             some.where(pair=[(4, 3), pair])
+
+
+def test_where_takes_a_pair_that_came_by_exchange() -> None:
+    drawn = draw(NEURIPS, ((3, 4),), "train", 5, seed=0, stream="exchange")
+    assert len(swap_anchors(drawn, NEURIPS).where(pair=(4, 3))) == 5
