@@ -16,7 +16,7 @@ from random_tasks import tasks
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
-from anchor_interp.tasks.counterfactuals import replace_keys, swap_anchors
+from anchor_interp.tasks.counterfactuals import contrast_pairs, replace_keys, swap_anchors
 from anchor_interp.tasks.functions import ROLES
 from anchor_interp.tasks.hashing import batch_indices, epoch_order, hash_counter, stream_key
 from anchor_interp.tasks.sequences import Sequences, assemble, draw, draw_noise, sample
@@ -292,5 +292,6 @@ def test_where_refuses_a_pair_that_was_not_drawn(pair: tuple[int, int]) -> None:
 
 
 def test_where_takes_a_pair_that_came_by_exchange() -> None:
-    drawn = draw(NEURIPS, ((3, 4),), "train", 5, seed=0, stream="exchange")
-    assert len(swap_anchors(drawn, NEURIPS).where(pair=(4, 3))) == 5
+    clean, corrupted = contrast_pairs(NEURIPS, "order", 100, seed=0)
+    n = len(clean.where(pair=(3, 4)))
+    assert len(corrupted.where(pair=(4, 3))) == n > 0

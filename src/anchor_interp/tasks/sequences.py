@@ -67,8 +67,7 @@ class Sequences(Readable):
     role: UInt8[np.ndarray, " n"]
     """Index of the pair's role in :data:`anchor_interp.tasks.functions.ROLES`."""
     provenance: dict[str, str | int]
-    """Where the sequences come from: enough to draw them again. ``kept`` rows of them are here, if
-    some were chosen."""
+    """What draws the sequences again, and ``kept``, how many are here if some were chosen."""
 
     def __post_init__(self) -> None:
         for name in _COLUMNS:
@@ -96,9 +95,8 @@ class Sequences(Readable):
     def where(self, *, pair: Pair | Sequence[Pair]) -> "Sequences":
         """The sequences of an ordered pair of anchors, such as ``(3, 4)``, or of several pairs.
 
-        Their columns choose by anything else: ``sequences[sequences.position < 6]``, and roles by
-        their index: ``sequences[sequences.role == ROLES.index("unseen")]``. A pair that they were
-        not drawn from is a ConfigError.
+        Columns choose by anything else: ``sequences[sequences.position < 6]``, and roles by index:
+        ``sequences[sequences.role == ROLES.index("unseen")]``. Absent pairs are a ConfigError.
         """
         after = self.position.astype(np.int64)[:, None] + [1, 2]
         anchors = self.tokens[np.arange(len(self))[:, None], after]  # [n, 2]
