@@ -139,7 +139,7 @@ def token_edges(
     bare = (hidden & read).any(1)
     if bare.any():
         kept = f"leave these out: examples[examples.positions({shown(positions)}) < examples.at]"
-        kept = "hide positions before it" if hidden is positions or hidden.all() else kept
+        kept = "hide positions before it" if hidden is positions or bare.all() else kept
         where = f"where the answer is read, in {bare.sum()} of {len(bare)} examples"
         raise ConfigError(f"no attention mask hides {shown(positions)} {where}; {kept}")
     away = np.tri(hidden.shape[1], k=-1, dtype=np.bool_)  # [query, key]: the key is earlier

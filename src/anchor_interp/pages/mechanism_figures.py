@@ -84,9 +84,9 @@ def information_flow(
         axes.set_yticks(
             [layer + 0.5 for layer in range(n_layers)], [f"L{layer}" for layer in range(n_layers)]
         )
-        axes.set_ylabel("layer, from 0\n(from 1 in the papers)", fontsize=9)
-        for side in ("left", "bottom"):
-            axes.spines[side].set_visible(False)
+        papers = "\n(from 1 in the papers)" if "key" in flow.roles else ""
+        axes.set_ylabel(f"layer, from 0{papers}", fontsize=9)
+        axes.spines[["left", "bottom"]].set_visible(False)
         axes.tick_params(length=0)
     return figure
 

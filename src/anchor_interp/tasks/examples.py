@@ -160,7 +160,7 @@ class Examples(Readable):
         self.labels = {name: self._column(np.asarray(v), name) for name, v in dict(named).items()}
         self.places = {name: self._columns(at, name) for name, at in places.items()}
         if taken := {"all", "last", "noise", "other"}.intersection(self.places):
-            raise ConfigError(f"the name {min(taken)!r} means other positions; rename the place")
+            raise ConfigError(f"rename the place {min(taken)!r}; all, last, noise, other are taken")
 
     def __len__(self) -> int:
         return len(self.tokens)
