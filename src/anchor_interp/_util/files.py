@@ -75,7 +75,7 @@ def output_file(path: Path) -> Path:
     """
     with raising(StoreError, f"cannot write {path}: ", of=(OSError, RuntimeError)):
         target = path.resolve()
-        is_replaceable = target.is_file() or not target.exists()
+        is_replaceable = not target.exists() or target.is_file()
     if not is_replaceable:
         kind = "a folder" if target.is_dir() else "not a regular file"
         raise StoreError(f"{path} is {kind}; name a file")
