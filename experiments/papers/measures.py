@@ -4,7 +4,6 @@ A run keeps them in its folder (:mod:`anchor_interp.runs.measurements`).
 """
 
 import itertools
-from ast import literal_eval
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from anchor_interp.analysis.similarity import (
     value_similarity,
 )
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
-from anchor_interp.runs.answer_map import EXCEPTION, NONE, RULE, SYMMETRIC
 from anchor_interp.runs.answers import answer_map
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.measurements import Measure, kept
@@ -68,14 +66,14 @@ def answers(run: Run) -> Numbers:
     """
     task, found = run.config.anchor_task, answer_map(run)
     rule, explained = float(found.shares[..., 0].mean()), found.explained
-    near = []
+    targets = {pair: task.target(pair, task.keys) for pair in task.seen}
+    named, near = {str(pair): target for pair, target in targets.items()}, []
     for (a, b), row in zip(found.pairs, found.holding, strict=True):
         borrowed = {}
         for i, name in enumerate(found.functions):
-            if name not in (RULE, EXCEPTION, SYMMETRIC, NONE):
-                target = task.target(literal_eval(name.partition(":")[0]), task.keys)
-                pairs = [p for p in task.seen if np.array_equal(task.target(p, task.keys), target)]
-                borrowed[i] = any({a, b} & {*pair} for pair in pairs)
+            if (own := named.get(name.partition(":")[0])) is not None:
+                alike = [pair for pair, target in targets.items() if np.array_equal(target, own)]
+                borrowed[i] = any({a, b} & {*pair} for pair in alike)
         cells = row[np.isin(row, [*borrowed])]
         near += [borrowed[i] - np.mean([*borrowed.values()]) for i in cells.tolist()]
     return {
