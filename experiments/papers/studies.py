@@ -207,19 +207,20 @@ def settings(name: str, indices: Iterable[int]) -> Sweep:
     return Sweep(tuple(grids))
 
 
-def _settings_post(name: str) -> Sweep:
-    """Fresh random settings, post-LayerNorm.
+def _fresh_settings(name: str, normalization: str, **indices: Iterable[int]) -> Sweep:
+    """Random settings of one layout, by task.
 
-    Runs on the complexity-control task have a third of the sequences: with more of them none
-    memorizes in this layout.
+    Post-LayerNorm runs on the complexity-control task have a third of the sequences: with more of
+    them none memorizes in this layout.
     """
     grids = []
-    for grid in settings(name, range(70, 130)).grids:
-        start = grid.start
-        if start.anchor_task == TASKS["complexity-control"]:
-            start = override(start, n_sequences=start.train.n_sequences // 3)
-        if start.model.normalization == "post":
-            grids.append(replace(grid, start=start))
+    for task, of_task in indices.items():
+        for grid in settings(name, of_task).grids:
+            start = grid.start
+            if (start.anchor_task, start.model.normalization) == (TASKS[task], normalization):
+                if (task, normalization) == ("complexity-control", "post"):
+                    start = override(start, n_sequences=start.train.n_sequences // 3)
+                grids.append(replace(grid, start=start))
     return Sweep(tuple(grids))
 
 
@@ -313,7 +314,23 @@ STUDIES: Mapping[str, Study] = {
         "more random settings", lambda name: settings(name, JUDGING), ("mechanism",)
     ),
     "settings-post": Study(
-        "fresh random settings, post-LayerNorm", _settings_post, ("mechanism", "raw", "answers")
+        "fresh random settings, post-LayerNorm",
+        lambda name: _fresh_settings(
+            name, "post", **{"neurips": range(70, 130), "complexity-control": range(70, 130)}
+        ),
+        ("mechanism", "raw", "answers"),
+    ),
+    "settings-post-again": Study(
+        "320 more random settings, post-LayerNorm",
+        lambda name: _fresh_settings(
+            name, "post", **{"neurips": range(130, 250), "complexity-control": range(130, 330)}
+        ),
+        ("mechanism", "raw", "answers"),
+    ),
+    "settings-pre": Study(
+        "400 more random settings, pre-LayerNorm",
+        lambda name: _fresh_settings(name, "pre", **{"complexity-control": range(130, 530)}),
+        ("mechanism",),
     ),
     "complexity": Study("inferential complexity and gamma", _complexity, ("learning",)),
     "complexity-post": Study(

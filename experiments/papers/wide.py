@@ -48,7 +48,8 @@ def read_curves(path: Path) -> list[Row]:
 
 
 def _numbers(line: Mapping[str, str]) -> Row:
-    return {name: text if name == "run_id" else float(text) if text else None
+    texts = ("run_id", "precision")
+    return {name: text if name in texts else float(text) if text else None
             for name, text in line.items()}  # fmt: skip
 
 

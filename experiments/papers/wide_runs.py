@@ -9,63 +9,77 @@ the work; one that is killed goes on from its last checkpoint. 111 runs take 30 
 """
 
 import argparse
+import contextlib
 import csv
+import functools
 import io
 import itertools
 import json
-import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int64, Integer
 
-from anchor_interp._util.environment import StopRequest, stop_signals
+from anchor_interp._util.environment import StopRequest, resolve_device, stop_signals
 from anchor_interp._util.errors import LockedError
 from anchor_interp._util.files import write_output
-from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, override, run_id
 from anchor_interp.runs.evaluation import predict
-from anchor_interp.runs.loop import StepEvent, TrainState, fit
-from anchor_interp.runs.objectives import make_objective
+from anchor_interp.runs.loop import StepEvent
+from anchor_interp.runs.objectives import draw_training
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.session import Session
 from anchor_interp.runs.writer import writing
+from anchor_interp.sweeps.stacked import Member, Stack
 from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.examples import Dataset
 from anchor_interp.tasks.sequences import draw
 
 from .wide import RATES
 
 TABLE = Path(__file__).parents[1] / "tables" / "paper" / "figure2-wide.csv"
 MOST, EVERY, FITTED, AFTER = 12_000, 50, 0.99, 1_000
+CURVE = "curve.jsonl"
+PRECISION = {"cpu": "float32", "cuda": "tf32"}
 GAMMAS = (0.35, 0.5, 0.65, 0.8, 0.95)
 SEEDS = 3
 OFFSETS = (-10, -6, -7, -16, -4, -3, -1, 2, 3, 6, 10)
 """Answers to (4, 3) that are counted, as answer - key: the rule's, the symmetric, and seen sums."""
 
 Row = dict[str, Any]
+Key = tuple[float, ...]
 
 
-def runs() -> list[RunConfig]:
+def runs(precision: str = "float32") -> list[RunConfig]:
     """All runs in the order of training, the shortest first; a cell has seeds of its own."""
     configs = []
     for nth, depth in itertools.product(range(5), RATES):
         for rate in RATES[depth][nth : nth + 1]:
-            for (place, gamma), seed in itertools.product(enumerate(GAMMAS), range(SEEDS)):
-                cell = 10 * depth + place
-                configs.append(_config(depth, gamma, rate, 1_000_000 + 100 * cell + seed))
+            for (place, gamma), nth_seed in itertools.product(enumerate(GAMMAS), range(SEEDS)):
+                seed = 1_000_000 + 100 * (10 * depth + place) + nth_seed
+                configs.append(_config(depth, gamma, rate, seed, precision))
     # as many seeds again of the smallest gammas, with two layers, at the first rate alone
     for place, seed in itertools.product(range(2), range(SEEDS, 2 * SEEDS)):
-        configs.append(_config(2, GAMMAS[place], RATES[2][0], 1_002_000 + 100 * place + seed))
+        seed += 1_002_000 + 100 * place
+        configs.append(_config(2, GAMMAS[place], RATES[2][0], seed, precision))
     return configs
 
 
-def _config(depth: int, gamma: float, rate: float, seed: int) -> RunConfig:
+def _config(depth: int, gamma: float, rate: float, seed: int, precision: str) -> RunConfig:
     start = preset("paper-1head", batch_size=512, steps=MOST, warmup=200 / MOST)
-    often = {"log_every": EVERY, "eval_every": EVERY, "checkpoint_every": 1_500}
+    often = {"log_every": EVERY, "eval_every": EVERY}
+    often["checkpoint_every"] = MOST if precision == PRECISION["cuda"] else 1_500
     rates = {"lr_start": min(1e-5, rate), "lr": rate, "lr_end": rate}
-    return override(start, n_layers=depth, gamma=gamma, seed=seed, **rates, **often)
+    settings = {"n_layers": depth, "gamma": gamma, "seed": seed, "precision": precision}
+    return override(start, **settings, **rates, **often)
+
+
+def key(config: RunConfig) -> Key:
+    """What tells a run from the others, whatever it is trained on."""
+    return config.model.n_layers, config.init.gamma, config.train.lr, config.seed
 
 
 class Answers:
@@ -77,9 +91,16 @@ class Answers:
         self.broken = draw(task, ((3, 4),), "train", 280, seed=2, stream="figure2")
         self.seen = draw(task, task.seen, "test", 1500, seed=2, stream="figure2")
 
-    def row(self, model: HookedTransformer) -> Row:
+    @property
+    def tokens(self) -> Integer[np.ndarray, "n pos"]:
+        """The sequences, as a model reads them."""
+        return np.concatenate([part.tokens for part in (self.unseen, self.broken, self.seen)])
+
+    def row(self, answers: Integer[np.ndarray, " n"]) -> Row:
         """Shares of the answers to (4, 3), in all and by position of the key; accuracies."""
-        offsets = predict(model, self.unseen.tokens) - self.unseen.key.astype(int)
+        ends = np.cumsum([len(self.unseen.tokens), len(self.broken.tokens)])
+        unseen, broken, seen = np.split(answers, ends)
+        offsets = unseen - self.unseen.key.astype(int)
         row = {f"x{offset:+d}": _share(offsets == offset) for offset in OFFSETS}
         for position in range(self.task.length - 2):
             there = offsets[self.unseen.position == position]
@@ -87,8 +108,8 @@ class Answers:
                 f"rule_p{position}": _share(there == -10),
                 f"sym_p{position}": _share(there == -6),
             }
-        row["broken"] = _share(predict(model, self.broken.tokens) == self.broken.targets)
-        right = predict(model, self.seen.tokens) == self.seen.targets
+        row["broken"] = _share(broken == self.broken.targets)
+        right = seen == self.seen.targets
         for index, (a, b) in enumerate(self.task.pairs):
             if (a, b) in self.task.seen:
                 row[f"id_{a}{b}"] = _share(right[self.seen.pair == index])
@@ -99,37 +120,76 @@ def _share(right: np.ndarray) -> float:
     return round(float(right.mean()), 4)
 
 
-def train(config: RunConfig, out: Path, stopped: StopRequest) -> None:
-    """Train one run to its end, or until a signal; LockedError if another process has it."""
-    path = out / "runs" / run_id(config)
-    answers = Answers(config.anchor_task)
-    with writing(path, config) as writer:
-        objective = make_objective(config, torch.device("cpu"))
-        session = Session(writer, config, objective.training, torch.device("cpu"))
-        curve = [row for row in _curve(path) if row["step"] <= session.state.step]
-        _write_curve(path, curve)
+class _Run:
+    """A run whose folder is held, and its curve up to the step at which it stands."""
 
-        def on_event(state: TrainState, event: StepEvent) -> None:
-            logged = session.log(event)
-            if logged is not None and "train_accuracy" in logged:
-                accuracies = {name: logged[f"{name}_accuracy"] for name in ("train", "id", "ood")}
-                row = {"step": state.step, "loss": logged["loss"], **accuracies}
-                curve.append(row | answers.row(state.model))
-                _write_curve(path, curve)
-            session.keep(leaving=_is_over(curve))
+    def __init__(
+        self, config: RunConfig, out: Path, held: contextlib.ExitStack, device: torch.device
+    ) -> None:
+        self.path = out / "runs" / run_id(config)
+        writer = held.enter_context(writing(self.path, config))
+        self.session = Session(writer, config, _training(config.seed), device)
+        steps = self.session.state.step
+        self.curve = [row for row in _curve(self.path) if row["step"] <= steps]
+        kept = "".join(f"{json.dumps(row)}\n" for row in self.curve)
+        write_output(self.path / CURVE, kept.encode())
 
-        while not (_is_over(curve) or stopped()):
-            fit(session.state, objective, until=session.state.step + EVERY, on_event=on_event)
-        session.keep(leaving=True)
+    def record(
+        self, event: StepEvent, answers: Answers, given: Int64[np.ndarray, " n"] | None
+    ) -> bool:
+        """Add a row to the curve, and keep what is due; whether the run is over."""
+        probes = self.session.probes.tokens
+        if given is None:
+            given = predict(self.session.state.model, np.concatenate([probes, answers.tokens]))
+        of_probes, of_answers = np.split(given, [len(probes)])
+        logged = self.session.log(event, of_probes)
+        accuracies = {name: logged[f"{name}_accuracy"] for name in ("train", "id", "ood")}
+        row = {"step": event.step, "loss": logged["loss"], **accuracies}
+        self.curve.append(row | answers.row(of_answers))
+        with (self.path / CURVE).open("a") as lines:
+            lines.write(f"{json.dumps(self.curve[-1])}\n")
+        over = _is_over(self.curve)
+        self.session.keep(leaving=over)
+        return over
+
+
+@functools.cache
+def _training(seed: int) -> Dataset:
+    return draw_training(_config(2, GAMMAS[0], RATES[2][0], seed, "float32"))
+
+
+def train(
+    configs: Sequence[RunConfig], out: Path, device: torch.device, stopped: StopRequest
+) -> None:
+    """Train runs of one depth together to their ends, or until a signal.
+
+    A run that another process has is left to it.
+    """
+    answers = Answers(configs[0].anchor_task)
+    with contextlib.ExitStack() as held:
+        left = []
+        for config in configs:
+            with contextlib.suppress(LockedError):
+                left.append(_Run(config, out, held, device))
+        while left and not stopped():
+            sessions = [run.session for run in left]
+            stack = Stack([Member(one.config, one.state, one.training) for one in sessions])
+            tokens = [np.concatenate([one.probes.tokens, answers.tokens]) for one in sessions]
+            over: set[int] = set()
+            while not over and not stopped():
+                events = stack.advance(EVERY)
+                given = stack.answers(dict(enumerate(tokens)))
+                for place, (run, event) in enumerate(zip(left, events, strict=True)):
+                    if run.record(event, answers, given.get(place)):
+                        over.add(place)
+            left = [run for place, run in enumerate(left) if place not in over]
+        for run in left:
+            run.session.keep(leaving=True)
 
 
 def _curve(path: Path) -> list[Row]:
-    curve = path / "curve.jsonl"
+    curve = path / CURVE
     return [json.loads(line) for line in curve.open()] if curve.exists() else []
-
-
-def _write_curve(path: Path, curve: list[Row]) -> None:
-    write_output(path / "curve.jsonl", "".join(f"{json.dumps(row)}\n" for row in curve).encode())
 
 
 def _is_over(curve: list[Row]) -> bool:
@@ -141,50 +201,66 @@ def _is_over(curve: list[Row]) -> bool:
     return bool(last >= MOST or (fitted is not None and last >= fitted + min(AFTER, fitted)))
 
 
-def kept_rows() -> dict[str, list[dict[str, str]]]:
+def kept_rows() -> dict[Key, list[dict[str, str]]]:
     """The rows of the table as it is, by run."""
     if not TABLE.exists():
         return {}
+    kept: dict[Key, list[dict[str, str]]] = {}
     with TABLE.open() as lines:
-        rows = sorted(csv.DictReader(lines), key=operator.itemgetter("run_id"))
-    return {name: list(of) for name, of in itertools.groupby(rows, operator.itemgetter("run_id"))}
+        for row in csv.DictReader(lines):
+            name = (int(row["n_layers"]), float(row["gamma"]), float(row["lr"]), int(row["seed"]))
+            kept.setdefault(name, []).append(row)
+    return kept
 
 
 def table(out: Path) -> Iterator[Row]:
     """A row for each step of each run that has ended, here or in the table as it is."""
     kept = kept_rows()
-    for config in runs():
-        if run_id(config) in kept:
-            yield from kept[run_id(config)]
+    for either in zip(*map(runs, PRECISION.values()), strict=True):
+        if key(either[0]) in kept:
+            yield from kept[key(either[0])]
             continue
-        curve = _curve(out / "runs" / run_id(config))
-        about = {"run_id": run_id(config), "n_layers": config.model.n_layers,
-                 "gamma": config.init.gamma, "seed": config.seed, "lr": config.train.lr,
-                 "batch_size": config.train.batch_size}  # fmt: skip
-        if _is_over(curve):
-            yield from (about | row | {"loss": round(row["loss"], 4)} for row in curve)
+        for config in either:
+            curve = _curve(out / "runs" / run_id(config))
+            if _is_over(curve):
+                about = {"run_id": run_id(config), "n_layers": config.model.n_layers,
+                         "gamma": config.init.gamma, "seed": config.seed, "lr": config.train.lr,
+                         "batch_size": config.train.batch_size,
+                         "precision": config.train.precision}  # fmt: skip
+                yield from (about | row | {"loss": round(row["loss"], 4)} for row in curve)
+                break
 
 
 def main() -> None:
-    """Train what is missing, and write the table after each run."""
+    """Train what is missing, and write the table each time that runs have ended."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--table", action="store_true", help="write the table alone")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     asked = parser.parse_args()
+    device = resolve_device(asked.device)
     torch.set_num_threads(1)
     with stop_signals() as stopped:
-        for config in runs():
+        for configs in _groups(asked.out, device):
             if stopped() or asked.table:
                 break
-            if run_id(config) not in kept_rows() and not _is_over(
-                _curve(asked.out / "runs" / run_id(config))
-            ):
-                try:
-                    train(config, asked.out, stopped)
-                except LockedError:
-                    continue
-                write_table(asked.out)
+            train(configs, asked.out, device, stopped)
+            write_table(asked.out)
     write_table(asked.out)
+
+
+def _groups(out: Path, device: torch.device) -> Iterator[list[RunConfig]]:
+    """Runs to train together: on a CPU one by one, on a GPU all of a depth."""
+    left = [config for config in runs(PRECISION[device.type]) if not _has_ended(config, out)]
+    if device.type == "cpu":
+        yield from ([config] for config in left if not _has_ended(config, out))
+    else:
+        for depth in RATES:
+            yield [config for config in left if config.model.n_layers == depth]
+
+
+def _has_ended(config: RunConfig, out: Path) -> bool:
+    return key(config) in kept_rows() or _is_over(_curve(out / "runs" / run_id(config)))
 
 
 def write_table(out: Path) -> None:

@@ -43,6 +43,8 @@ def test_every_study_has_runs_of_several_seeds_at_every_scale(name: str, scale: 
         "settings",
         "settings-judging",
         "settings-post",
+        "settings-post-again",
+        "settings-pre",
         *others,
     )
     if scale == "paper" and name not in shorter:
