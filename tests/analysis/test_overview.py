@@ -159,7 +159,7 @@ def test_only_the_complexity_of_weights_without_a_task_is_measured(
     save_file({k: v.contiguous() for k, v in language_model.state_dict().items()}, file)
     assert main(["analyze", str(file), "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr()
-    assert "the model has no anchor task" in said.err
+    assert "give a task, or examples to ai.analyze_model" in said.err
     told = json.loads((tmp_path / "out" / "analysis.json").read_text())
     assert told["mechanism"] is None
     direct = analyze_model(language_model).complexity
@@ -168,7 +168,11 @@ def test_only_the_complexity_of_weights_without_a_task_is_measured(
     )
     assert len(told["complexity"]["heads"]) == 2 * 2 * 3
     for task, code, message in (
-        ("neurips", 1, "weights without their configuration, such as the activation function"),
+        (
+            "neurips",
+            1,
+            "weights without their configuration: write it with ai.save_transformer, or give",
+        ),
         ("nuerips", 2, "no task is called 'nuerips' (did you mean 'neurips'?)"),
         ("scan-jump", 2, "analyze needs a task with anchors; the task scan has none"),
         (str(tmp_path), 2, "Is a directory"),

@@ -347,7 +347,7 @@ BETWEEN = aligned_sequences(FEW_KEYS, 3, 4, seed=0)
         ({"sequences": np.ones((2, 9))}, r"expected integers \[n, pos\]"),
         ({"sequences": np.ones((0, 9), np.int64)}, r"expected integers \[n, pos\]"),
         ({"sequences": SEQUENCES.tokens + 100}, "expected 0 to 119"),
-        ({"position": 4}, "the position of sequences that know it is 4; expected null"),
+        ({"position": 4}, "the position of sequences that know it is 4; expected None"),
         ({"ablation": "zero", "references": BETWEEN}, "the references of zero ablation is Seq"),
         ({"references": BETWEEN}, "have the positions noise, noise, noise, key"),
         ({"references": SEQUENCES.tokens[:, :8]}, "the references have the positions 0, 1, 2"),

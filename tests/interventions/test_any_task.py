@@ -19,6 +19,7 @@ from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.interventions.interchange import random_subspace
 from anchor_interp.interventions.masks import no_edges
+from anchor_interp.interventions.patching import PatchResult
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.pages.analysis_page import render_analysis
 from anchor_interp.runs.evaluation import accuracy
@@ -82,6 +83,14 @@ def test_patching_reads_each_example_where_it_is_answered(
     again = ai.patch(model, CLEAN, CORRUPTED, sites, both)
     assert np.array_equal(
         again.values, ai.patch(model, CLEAN, CORRUPTED, sites, ai.logit_difference(CLEAN)).values
+    )
+
+
+def test_places_of_the_clean_examples_are_those_of_both() -> None:
+    sites = (ai.Site("resid_pre", 1, "verb"), ai.Site("resid_pre", 1, "noise"))
+    unnamed = ai.Examples(CORRUPTED.tokens, WRONG, at=AT)
+    assert np.array_equal(
+        patch_of(unnamed, sites=sites).values, patch_of(CORRUPTED, sites=sites).values
     )
 
 
@@ -268,6 +277,15 @@ def test_an_answer_that_copies_the_label_is_exchanged() -> None:
             lambda: ai.interchange(random_model(), CLEAN, ai.Site("z", 0)),  # type: ignore[arg-type]
             r"pairs \(of exchange_label,",
         ),
+        (
+            lambda: patch_of(CORRUPTED, sites=ai.site_grid(random_model(), ["z"])),
+            r"called 'key'; known: verb, last; key, .* name yours \(site_grid: positions=",
+        ),
+        (
+            lambda: renamed_answers(7, exchanged(), seed=0),  # type: ignore[arg-type]
+            r"task, or all its answers \(range\(n\)\), has shape \(\)",
+        ),
+        (lambda: renamed_answers([1, 2], exchanged(), seed=0), "not among those to rename: give"),
         (lambda: patch_of(CORRUPTED, np.zeros((5, 120))), "metric is an array of float64, shape"),
         (lambda: accuracy(random_model(), CLEAN), "sequences is Examples: .* a Sequences"),  # type: ignore[arg-type]
         (
@@ -295,8 +313,10 @@ def test_what_does_not_fit_is_refused(
     assert_refused(make, message, monkeypatch)
 
 
-def patch_of(corrupted: ai.Examples, metric: Any = None) -> object:
-    sites = [ai.Site("z", 0, "last")]
-    return ai.patch(
-        random_model(), CLEAN, corrupted, sites, ai.log_prob(CLEAN) if metric is None else metric
-    )
+def exchanged() -> Any:
+    return ai.exchange_label(sums(0), sums(1), "a", add)
+
+
+def patch_of(corrupted: ai.Examples, metric: Any = None, sites: Any = None) -> PatchResult:
+    metric = ai.log_prob(CLEAN) if metric is None else metric
+    return ai.patch(random_model(), CLEAN, corrupted, sites or [ai.Site("z", 0, "last")], metric)

@@ -179,7 +179,7 @@ def test_the_circuit(made: Any) -> None:
     shares = (measured(circuit.edges) - nothing) / (all_of_it - nothing)
     found = [scores.faithfulness.accuracy, scores.faithfulness.logit_difference]
     np.testing.assert_allclose(found, shares, atol=1e-3)
-    assert f"keep {shares[0]:.2f} of the right answers" in page_of(out)
+    assert f"keep {shares[0]:.2f} of the right answers, in {len(judged)} examples" in page_of(out)
 
 
 def test_complexity(made: Any) -> None:

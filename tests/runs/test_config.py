@@ -239,7 +239,7 @@ def test_check_fields_covers_nested_containers() -> None:
     assert Holder({"a": 1}).shares == {"a": 1.0}
     wrong: tuple[tuple[Callable[[], object], str], ...] = (
         (lambda: made(Holder, shares={"a": "x"}), r"shares\[a\] is 'x'"),
-        (lambda: made(Holder, maybe=1.5), "maybe is 1.5; expected an integer or null"),
+        (lambda: made(Holder, maybe=1.5), "maybe is 1.5; expected an integer or None"),
         (lambda: made(Holder, either=[]), "expected (an integer or a text|a text or an integer)"),
         (lambda: made(Holder, shares=3), "expected an object"),
     )

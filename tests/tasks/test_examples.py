@@ -88,9 +88,9 @@ def test_columns_of_a_table_are_labels() -> None:
         (lambda: ai.Examples(TOKENS, labels={"a": [1]}), r"a has shape \(1,\); expected 3 values"),
         (lambda: ai.Examples(TOKENS, labels={"a": TOKENS}), r"a has shape \(3, 4\); expected 3"),
         (lambda: ai.Examples(TOKENS, places={3: 3}), "the name of a label or place is 3"),  # type: ignore[dict-item]
-        (lambda: ai.Examples(TOKENS, labels=FEW_KEYS), "labels is .*; expected a Mapping or null"),  # type: ignore[arg-type]
-        (lambda: ai.Examples(TOKENS, labels=[1] * 3), "labels is .*; expected a Mapping or null"),  # type: ignore[arg-type]
-        (lambda: ai.Examples(TOKENS, places=["a"]), "places is .*; expected a Mapping or null"),  # type: ignore[arg-type]
+        (lambda: ai.Examples(TOKENS, labels=FEW_KEYS), "labels is .*; expected a Mapping or None"),  # type: ignore[arg-type]
+        (lambda: ai.Examples(TOKENS, labels=[1] * 3), "labels is .*; expected a Mapping or None"),  # type: ignore[arg-type]
+        (lambda: ai.Examples(TOKENS, places=["a"]), "places is .*; expected a Mapping or None"),  # type: ignore[arg-type]
         (lambda: ai.Examples(TOKENS, at=4), "at is 4 in row 0, which has 4 tokens from position 0"),
         (lambda: ai.Examples(TOKENS, at=[2, 2, 2], padding=0), "in row 1, which has 2 tokens from"),
         (lambda: ai.Examples([[0, 0]], padding=0), "row 0, which has 0 tokens"),

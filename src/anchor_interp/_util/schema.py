@@ -297,7 +297,7 @@ def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
         return _conform(value.tolist(), hint, where, build=build)
     names = [n for o in options if typing.get_origin(o) is Literal for n in typing.get_args(o)]
     close = suggestion(value, map(str, names)) if isinstance(value, str) else ""
-    expected = " or ".join(map(_describe, options))
+    expected = " or ".join(_describe(option, build) for option in options)
     raise ConfigError(f"{where or _WHOLE} is {shown(value)}; expected {expected}{close}")
 
 
@@ -326,15 +326,15 @@ def _built(value: Any, classes: list[Any], where: str) -> Any:
     return cls(**values)
 
 
-def _describe(hint: Any) -> str:
+def _describe(hint: Any, build: bool) -> str:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is None or hint is type(None):
-        return "null"
+        return "null" if build else "None"
     if origin is Literal:
         return "one of " + ", ".join(map(repr, args))
     if origin is tuple:
-        is_list = args[-1] is Ellipsis
-        return f"a list of {_describe(args[0])}" if is_list else f"a list of {len(args)} items"
+        items = _describe(args[0], build) if args[-1] is Ellipsis else f"{len(args)} items"
+        return f"a list of {items}"
     if origin is dict:
         return "an object"
     if hint in _SCALARS:

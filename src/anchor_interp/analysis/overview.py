@@ -168,7 +168,7 @@ def _analyze(
 ) -> Analysis:
     ends = deadline(max_seconds)
     mechanism = on_examples = None
-    left_out = ["everything but the complexity: the model has no anchor task and no examples"]
+    left_out = ["everything but the complexity: give a task, or examples to ai.analyze_model"]
     examples = subject.examples
     if subject.task is not None or examples is not None:
         n_parts = _N_PARTS if examples is None else _N_ON_EXAMPLES
@@ -270,5 +270,6 @@ def _on_examples(subject: Subject, examples: Examples, attempts: _Attempts) -> E
         agreement=agreement,
         attribution=attribution,
         flow=attempt("information flow", information_flow, model, aligned[0]) if few else None,
+        n_aligned=len(aligned),
         **_judged_circuit(attempts, seed, pruning),
     )

@@ -152,9 +152,9 @@ def patched_examples(model: HookedTransformer, twins: Twins) -> tuple[PatchResul
 
 
 def aligned_examples(examples: Examples) -> Examples:
-    """Those that are answered at the most frequent position, up to there."""
+    """At most ``2 * MOST`` that are answered at the most frequent position, up to there."""
     at = int(np.bincount(examples.at).argmax())
-    kept = examples[examples.at == at]
+    kept = examples[examples.at == at][: 2 * MOST]
     places = {name: where for name, where in kept.places.items() if where.max() <= at}
     return Examples(kept.tokens[:, : at + 1], kept.answers, kept.wrong, places=places)
 
@@ -163,6 +163,5 @@ def pruned_on_examples(
     model: HookedTransformer, aligned: Examples, parts: Parts, *, seed: int, ends: float
 ) -> tuple[EdgeAblation, Circuit]:
     """Examples to judge a circuit on, and one pruned on as many others."""
-    halves = (aligned[start : 2 * MOST : 2] for start in (0, 1))
-    own, others = (EdgeAblation(model, half, parts=parts, seed=seed) for half in halves)
+    own, others = (EdgeAblation(model, aligned[i::2], parts=parts, seed=seed) for i in (0, 1))
     return others, _pruned(own, ends)

@@ -73,6 +73,8 @@ class ExamplesAnalysis:
     """Of the right answer and the wrong one."""
     flow: InformationFlow | None
     """In the first example, if few edges can reach the answer."""
+    n_aligned: int
+    """Examples of the circuit, answered at its last position: it is judged on every second one."""
     circuit: Circuit | None
     scores: CircuitScores | None
     comparison: CircuitComparison | None

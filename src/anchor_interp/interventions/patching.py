@@ -164,10 +164,10 @@ def patch(
 ) -> PatchResult:
     """Replace one activation at a time and measure what the model answers.
 
-    Hooks attached to the model act in every run. Corrupted examples are answered, and have their
-    places, at the same positions as the clean ones. Several sites share a forward pass of
-    ``batch_size`` sequences; with ``batch_size=len(clean)`` every pass holds the n examples of one
-    site in order, which attached hooks made for these n sequences need.
+    Hooks attached to the model act in every run. Corrupted examples are answered at the same
+    positions as the clean ones, whose places are those of both. Several sites share a forward pass
+    of ``batch_size`` sequences; with ``batch_size=len(clean)`` every pass holds the n examples of
+    one site in order, which attached hooks made for these n sequences need.
 
     Raises:
         ConfigError: sequences that do not match, sites that are not there, a metric of the wrong
@@ -223,7 +223,7 @@ def path_patch(
     kinds = ["attn.hook_z"] + ["hook_mlp_out"] * (not model.cfg.attn_only)
     outputs = [f"blocks.{layer}.{kind}" for layer in range(model.cfg.n_layers) for kind in kinds]
     for each in connections:
-        check_path(each, twins.base)
+        check_path(each, twins.places)
     own = activations(model, twins.rows, outputs, batch=batch_size)
     frozen = [Replacement(name, value) for name, value in own.items()]
     donated = twins.donated(senders)
@@ -240,7 +240,7 @@ def path_patch(
 
 
 class Twins:
-    """Sequences that are patched, ``base``, and those that activations come from, their donors."""
+    """Sequences that are patched, and their donors, at the places of the clean ones."""
 
     def __init__(
         self,
@@ -259,8 +259,8 @@ class Twins:
         check_aligned(clean=inputs[0], corrupted=inputs[1])
         self.model, self.direction, self.batch_size = model, direction, batch_size
         patched = direction == "denoise"  # which of the two is
-        self.base, self.rows, self.donors = inputs[patched], rows[patched], rows[not patched]
-        self.at = answer_positions(model, self.base)
+        self.places, self.rows, self.donors = inputs[0], rows[patched], rows[not patched]
+        self.at = answer_positions(model, inputs[0])
 
     def donated(self, sites: Iterable[Site]) -> dict[str, Tensor]:
         """The donors' activations at the sites' hooks."""
@@ -269,7 +269,7 @@ class Twins:
 
     def mask(self, site: Site, value: Tensor) -> Bool[Tensor, "n ..."]:
         """Where a site lies in an activation."""
-        return site_mask(site, self.base, value.shape).to(value.device)
+        return site_mask(site, self.places, value.shape).to(value.device)
 
     def put(self, site: Site, given: Mapping[str, Tensor]) -> Replacement:
         """Put the given activations, by hook, at one site."""

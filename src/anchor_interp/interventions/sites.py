@@ -161,14 +161,12 @@ def site_mask(site: Site, examples: Examples, shape: Sequence[int]) -> Bool[Tens
 
 def position_mask(examples: Examples, position: Position | Integers) -> Bool[np.ndarray, "n pos"]:
     """Where a position, or one of each example, lies."""
-    chosen: Bool[np.ndarray, "n pos"]
-    column = np.arange(examples.tokens.shape[1])
-    if isinstance(position, str) and position == "all":
-        chosen = np.ones(examples.tokens.shape, np.bool_)
-    elif isinstance(position, str) and position in ("noise", "other"):
+    chosen: Bool[np.ndarray, "n pos"] = np.ones(examples.tokens.shape, np.bool_)
+    column = np.arange(chosen.shape[1])
+    if isinstance(position, str) and position in ("noise", "other"):
         named = [column == where[:, None] for where in (examples.at, *examples.places.values())]
         chosen = examples.inside & ~np.logical_or.reduce(named)
-    else:
+    elif not isinstance(position, str) or position != "all":
         chosen = column == examples.positions(position)[:, None]
     return chosen
 

@@ -119,10 +119,8 @@ def load_transformer(
         return place(_exported(path, metadata, state), target)
     text = metadata.get(_CONFIG)
     if text is None and to_run:
-        raise StoreError(
-            f"{path} has weights without their configuration, such as the activation function, so "
-            "the model cannot be run; write it with ai.save_transformer"
-        )
+        advice = "write it with ai.save_transformer, or give the model to ai.analyze_model"
+        raise StoreError(f"{path} has weights without their configuration: {advice}")
     with raising(StoreError, f"{path}: "):
         settings = None if text is None else from_dict(dict[str, Any], parse_json(text), _CONFIG)
         model = model_of_weights(state, settings)

@@ -183,7 +183,9 @@ class Examples(Readable):
         if not isinstance(where, str):
             return self._columns(where, "position")
         named = {**self.places, "last": self.at}
-        check_name(where, named, "no place of the examples")
+        hint = "; key, first and second are of anchor tasks: name yours (site_grid: positions=...)"
+        with raising(ConfigError, "", hint if where in ("key", "first", "second") else ""):
+            check_name(where, named, "no place of the examples")
         return named[where]
 
     @functools.cached_property

@@ -117,9 +117,9 @@ def renamed_answers(
     if isinstance(task, AnchorTask):
         answers = np.unique([task.composed(pair, task.keys) for pair in task.pairs])
     else:
-        answers = np.unique(as_integers(task, "answers", "n"))
+        answers = np.unique(as_integers(task, "task, or all its answers (range(n)),", "n"))
     if not np.isin(pairs.counterfactual, answers).all():
-        raise ConfigError("the pairs expect answers that are not among those to rename")
+        raise ConfigError("the pairs expect answers that are not among those to rename: give all")
     name = np.arange(answers.max() + 1)
     name[answers] = np.random.default_rng(seed).permutation(answers)
     return replace(pairs, counterfactual=name[pairs.counterfactual])

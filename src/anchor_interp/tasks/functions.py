@@ -34,7 +34,7 @@ class Affine:
     mul: int = bounded(1, low=-1_000_000, high=1_000_000)
     """The factor."""
     modulus: int | None = bounded(None, low=2, high=MAX_TOKEN + 1)
-    """Number of values of the cyclic range; null for plain integers."""
+    """Number of values of the cyclic range; None for plain integers."""
     origin: int = bounded(0, low=0, high=MAX_TOKEN)
     """First value of the cyclic range."""
 
