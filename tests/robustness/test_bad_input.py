@@ -155,7 +155,7 @@ FIELDS: list[tuple[Build, str]] = [
     (with_value(beta1=1), "train.beta1 is 1.0; expected at most 0.999999"),
     (with_value(eps=0), "train.eps is 0.0; expected at least 1e-30"),
     (with_value(clip=-1), "train.clip is -1.0; expected more than 0"),
-    (with_value(clip="no"), "train.clip is 'no'; expected a finite number or null"),
+    (with_value(clip="no"), "train.clip is 'no'; expected a finite number or None"),
     (
         with_value(precision="fp16"),
         "train.precision is 'fp16'; expected one of 'float32', 'bf16', 'tf32'",
@@ -171,7 +171,7 @@ FIELDS: list[tuple[Build, str]] = [
     (with_value(n_ctx=5), "model.n_ctx is 5; the task's sequences have 9 tokens"),
     (with_value(d_vocab=100), "model.d_vocab is 100; the task's tokens and targets need at least"),
     (with_value(gamma=5), "init.gamma is 5.0; expected at most 4"),
-    (with_value(gamma_qk="auto"), "init.gamma_qk is 'auto'; expected a finite number or null"),
+    (with_value(gamma_qk="auto"), "init.gamma_qk is 'auto'; expected a finite number or None"),
     (with_value(seed=-1), "seed is -1; expected at least 0"),
     (with_value(seed=1 << 63), "seed is 9223372036854775808; expected at most"),
     (with_value(key_max=300), "task.key_max is 300; expected at most 255"),

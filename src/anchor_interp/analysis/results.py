@@ -27,8 +27,6 @@ from anchor_interp.runs.answer_map import AnswerMap
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.phase import Decision
 
-SCHEMA = 4  # of analysis.json
-
 
 @dataclass(frozen=True, eq=False)
 class MechanismAnalysis:
@@ -92,8 +90,7 @@ class Analysis(Readable):
 
     A model that is not a run has no identity, configuration and step, and one without an anchor
     task neither decision nor mechanism; ``left_out`` says why. ``neurons`` are those of W_Q in
-    layer 0.
-    ``attention`` is of a run on a task without anchors, or of the examples given.
+    layer 0. ``attention`` is of a run on a task without anchors, or of the examples given.
     """
 
     name: str
@@ -115,7 +112,7 @@ class Analysis(Readable):
     development: Development | None = None
     attention: tuple[SequenceAttention, ...] = ()
     examples: ExamplesAnalysis | None = None
-    schema: int = SCHEMA
+    schema: int = 4
 
     @property
     def conclusions(self) -> dict[str, str]:
