@@ -11,11 +11,10 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.subject import Subject
-from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import HookedTransformer, Inputs, device, finite_rows
+from anchor_interp.models.transformer import HookedTransformer, Inputs, finite_rows, token_rows
 from anchor_interp.runs.evaluation import EVALUATION_SEED, predict
-from anchor_interp.tasks.contract import draw_examples, find_split
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.contract import draw_examples
+from anchor_interp.tasks.examples import Examples, Split
 from anchor_interp.tasks.functions import Pair, Role
 from anchor_interp.tasks.sequences import Sequences, draw, position_roles
 from anchor_interp.tasks.task import Task
@@ -106,29 +105,28 @@ def attention_examples(subject: Subject) -> tuple[AttentionExample, ...]:
 
 def sequence_attention(model: HookedTransformer, task: Task) -> tuple[SequenceAttention, ...]:
     """One short example of the first split of every role that judges a model, OOD first."""
-    tested = {split.role: split.name for split in reversed(task.splits) if split.role != "train"}
-    names = [tested[role] for role in ("ood", "id") if role in tested] or ["train"]
-    return tuple(_sequence(model, task, name) for name in names)
+    first = {split.role: split for split in reversed(task.splits)}
+    splits = [first[role] for role in ("ood", "id") if role in first] or [first["train"]]
+    return tuple(_sequence(model, task, split) for split in splits)
 
 
-def _sequence(model: HookedTransformer, task: Task, split: str) -> SequenceAttention:
+def _sequence(model: HookedTransformer, task: Task, split: Split) -> SequenceAttention:
     """The first example that has few enough words to be read, or else the shortest of some."""
-    size = find_split(task, split).size
-    n = min(_CANDIDATES, size or _CANDIDATES)
-    drawn = draw_examples(task, split, n, seed=EVALUATION_SEED)
+    n = min(_CANDIDATES, split.size or _CANDIDATES)
+    drawn = draw_examples(task, split.name, n, seed=EVALUATION_SEED)
     short = drawn.lengths <= _FEW_WORDS
     row = int(short.argmax() if short.any() else drawn.lengths.argmin())
     tokens, mask = (part[row, : drawn.lengths[row]] for part in (drawn.tokens, drawn.mask))
-    read = torch.from_numpy(tokens[None, :-1].astype(np.int64)).to(device(model))
+    read = tokens[None, :-1]
     with torch.no_grad():
-        predicted = model(read)[0].argmax(-1).cpu().numpy()[mask[1:]]
+        predicted = model(token_rows(model, read))[0].argmax(-1).cpu().numpy()[mask[1:]]
     words = task.words
     return SequenceAttention(
-        split=split,
+        split=split.name,
         words=tuple(words[token] for token in tokens[:-1]),
         answer=tuple(words[token] for token in tokens[mask]),
         predicted=task.spelled(predicted),
-        patterns=_patterns(model, read.cpu().numpy())[:, 0],
+        patterns=_patterns(model, read)[:, 0],
     )
 
 
@@ -171,12 +169,10 @@ def attention_patterns(
     if roles is None:
         starts = sequences.position.tolist() if isinstance(sequences, Sequences) else ()
         roles = [position_roles(length, at) for at in starts] or [[""] * length] * len(tokens)
-    with torch.no_grad():
-        answers = last_logits(model, sequences).argmax(-1)
     return AttentionPatterns(
         words=_texts(words, tokens),
         roles=_texts(roles, tokens),
-        answers=answers.cpu().numpy(),
+        answers=predict(model, sequences),
         patterns=_patterns(model, tokens),
     )
 

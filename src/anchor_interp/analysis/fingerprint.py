@@ -32,7 +32,7 @@ from anchor_interp.interventions.interchange import interchange
 from anchor_interp.interventions.passes import refusing
 from anchor_interp.interventions.sites import Site
 from anchor_interp.interventions.subject import Subject
-from anchor_interp.models.complexity import complexity, first_query_matrix
+from anchor_interp.models.complexity import distances, first_query_matrix
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.models.matrices import condensation, measured, stable_rank
 from anchor_interp.models.transformer import HookedTransformer
@@ -287,11 +287,10 @@ def _of_weights(model: HookedTransformer, initial: HookedTransformer | None) -> 
     if initial is None:
         return numbers
     start = measured(stable_rank, first_query_matrix(initial))
-    matrices = complexity(model, initial).matrices
-    distances = [entry.distance for entry in matrices if entry.distance is not None]
+    apart = distances(model, initial)
     return numbers | {
         "rank_share": rank / start if rank is not None and start else None,
-        "distance": float(np.mean(distances)) if distances else None,
+        "distance": float(np.mean(apart)) if apart else None,
     }
 
 

@@ -115,12 +115,13 @@ def analyze(
     stored = run.folder.result() is not None and run.evaluation.steps == run.step
     evaluation = run.evaluation if stored else run.evaluate(n=200)
     analysis = _analyze(subject, evaluation, name, max_seconds, quiet)
+    about: dict[str, Any] = {}
     if subject.task is None:
-        left_out = f"the mechanism: the task {run.config.task.kind} has no anchors"
-        attention = sequence_attention(subject.model, run.config.task)
-        analysis = replace(analysis, left_out=(left_out,), attention=attention)
+        about["left_out"] = (f"the mechanism: the task {run.config.task.kind} has no anchors",)
+        about["attention"] = sequence_attention(subject.model, run.config.task)
     return replace(
         analysis,
+        **about,
         run_id=None if run.path is None else run_id(run.config),
         config=run.config,
         step=run.step,

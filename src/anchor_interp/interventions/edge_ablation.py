@@ -119,7 +119,7 @@ class EdgeAblation(Readable):
         self.model = model
         self.tokens = finite_rows(model, examples)
         self.at = int(examples.at[0])
-        self._read = answer_positions(model, examples)
+        self._read = answer_positions(examples, self.tokens.device)
         self.roles = examples.names
         length, mlps = self.tokens.shape[1], parts != "edges"
         self.reachable = reachable_edges(model, length, read=self.at, mlps=mlps)

@@ -232,7 +232,8 @@ class _Exchange:
         )
         checked(batch_size, int, "batch_size", low=1)
         model, base = subject.model, as_examples(pairs.base)
-        self.rows, self.at = token_rows(model, base), answer_positions(model, base)
+        self.rows = token_rows(model, base)
+        self.at = answer_positions(base, self.rows.device)
         self.answers = base.answers
         check_sites(model, [site])
         check_answers(pairs.counterfactual, model.cfg.d_vocab_out)

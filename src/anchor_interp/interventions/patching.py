@@ -260,7 +260,7 @@ class Twins:
         self.model, self.direction, self.batch_size = model, direction, batch_size
         patched = direction == "denoise"  # which of the two is
         self.places, self.rows, self.donors = inputs[0], rows[patched], rows[not patched]
-        self.at = answer_positions(model, inputs[0])
+        self.at = answer_positions(inputs[0], self.rows.device)
 
     def donated(self, sites: Iterable[Site]) -> dict[str, Tensor]:
         """The donors' activations at the sites' hooks."""

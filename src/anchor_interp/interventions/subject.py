@@ -11,7 +11,6 @@ from functools import cached_property
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.models.finite import check_weights
-from anchor_interp.models.networks import as_transformer
 from anchor_interp.models.transformer import HookedTransformer, check_fits, check_model, token_rows
 from anchor_interp.runs.evaluation import Training, own_training
 from anchor_interp.runs.run import Run
@@ -60,7 +59,7 @@ class Subject:
             run.transformer,
             task,
             training=None if task is None else run.training,
-            initial=None if run.initial is None else as_transformer(run.initial),
+            initial=run.initial,
             seed=seed,
         )
 

@@ -142,8 +142,10 @@ class _Weight(NamedTuple):
     def numbers(self, spectrum: Float[Tensor, " rank"]) -> Numbers:
         return numbers(spectrum, self.left if self.right is None else None)
 
-    def distance(self, start: "_Weight") -> float | None:
-        """||self - start||_F / ||start||_F."""
+    def distance(self, start: "_Weight | None") -> float | None:
+        """||self - start||_F / ||start||_F; None without a start or if it is zero."""
+        if start is None:
+            return None
         left, before = exact(self.left), exact(start.left)
         if self.right is None or start.right is None:
             difference, scale = left - before, before
@@ -169,15 +171,8 @@ def complexity(
         if is_transformer(each) or not isinstance(each, nn.Module):
             check_model(each)
         check_weights(each)
-    starts = {} if initial is None else {weight[:3]: weight for weight in _weights(initial)}
     entries: list[MatrixComplexity] = []
-    for weight in _weights(model):
-        start = starts.get(weight[:3])  # name, layer, head
-        if initial is not None and (start is None or start.shape != weight.shape):
-            where = "" if weight.layer is None else f" of layer {weight.layer}"
-            other = "missing" if start is None else start.shape
-            now = f"{weight.name}{where} is {weight.shape}"
-            raise ConfigError(f"{now} and {other} in the model before training; expected the same")
+    for weight, start in _with_starts(model, initial):
         spectrum = weight.spectrum()
         inner = None if weight.right is None else weight.right.shape[0]
         entries.append(
@@ -190,12 +185,19 @@ def complexity(
                 basis_dependent=weight.name in _INSIDE_A_HEAD,
                 spectrum=spectrum.numpy(),
                 at_init=None if start is None else start.numbers(start.spectrum()),
-                distance=None if start is None else weight.distance(start),
+                distance=weight.distance(start),
                 gaussian=gaussian_numbers(weight.shape, inner),
             )
         )
     matrices = tuple(entry for entry in entries if entry.head is None)
     return Complexity(matrices, tuple(entry for entry in entries if entry.head is not None))
+
+
+def distances(model: HookedTransformer, initial: HookedTransformer) -> list[float]:
+    """:attr:`MatrixComplexity.distance` of every matrix that has one."""
+    pairs = _with_starts(model, initial)
+    every = (weight.distance(start) for weight, start in pairs if weight.head is None)
+    return [distance for distance in every if distance is not None]
 
 
 def main_numbers(model: Any) -> Numbers:
@@ -215,6 +217,19 @@ def main_numbers(model: Any) -> Numbers:
 def first_query_matrix(model: Any) -> Float[Tensor, "d_model neuron"]:
     """W_Q in layer 0 of a HookedTransformer with its heads merged."""
     return merge_heads(model.blocks[0].attn.W_Q.detach())
+
+
+def _with_starts(model: Any, initial: Any) -> Iterator[tuple[_Weight, _Weight | None]]:
+    """Every matrix with the one before training; ConfigError if that has not the same."""
+    starts = {} if initial is None else {weight[:3]: weight for weight in _weights(initial)}
+    for weight in _weights(model):
+        start = starts.get(weight[:3])  # name, layer, head
+        if initial is not None and (start is None or start.shape != weight.shape):
+            where = "" if weight.layer is None else f" of layer {weight.layer}"
+            other = "missing" if start is None else start.shape
+            now = f"{weight.name}{where} is {weight.shape}"
+            raise ConfigError(f"{now} and {other} in the model before training; expected the same")
+        yield weight, start
 
 
 def _weights(model: Any) -> Iterator[_Weight]:

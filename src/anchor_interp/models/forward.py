@@ -25,7 +25,6 @@ from anchor_interp.models.transformer import (
     HookedTransformer,
     Inputs,
     PostLNTransformer,
-    device,
     has_hooks,
     reference_model,
     token_rows,
@@ -56,7 +55,7 @@ def last_logits(model: HookedTransformer, tokens: Inputs) -> Float[Tensor, "batc
         ConfigError: as :func:`anchor_interp.models.transformer.token_rows`.
     """
     rows = token_rows(model, tokens)
-    at = answer_positions(model, tokens) if isinstance(tokens, Examples) else None
+    at = answer_positions(tokens, rows.device) if isinstance(tokens, Examples) else None
     return answer_logits(model, rows, at)
 
 
@@ -75,11 +74,11 @@ def answer_logits(
     return cast(Tensor, model(rows)).flatten(0, 1)[places]
 
 
-def answer_positions(model: HookedTransformer, examples: Examples) -> Int64[Tensor, " n"] | None:
-    """Where examples are answered, on the model's device; None if all are at the last position."""
+def answer_positions(examples: Examples, device: torch.device) -> Int64[Tensor, " n"] | None:
+    """Where examples are answered, on a device; None if all are at the last position."""
     if (examples.at == examples.tokens.shape[1] - 1).all():
         return None
-    return torch.from_numpy(examples.at).to(device(model))
+    return torch.from_numpy(examples.at).to(device)
 
 
 def fast_last_logits(

@@ -138,7 +138,7 @@ def build_model(
     """
     checked(init, InitConfig, "init")
     target = resolve_device(device)
-    module = empty_model(model, dtype=dtype)
+    module = empty_model(checked(model, ModelConfig, "model"), dtype=dtype)
     initialize(module, model, init, seed=seed)
     return place(module, target)
 
@@ -150,9 +150,10 @@ def is_transformer(model: Any) -> bool:
 
 def check_model(model: Any) -> None:
     """Raise a ConfigError if the model is not a HookedTransformer."""
-    if is_bridge(model) and model.training:  # then dropout may act
-        raise ConfigError("the TransformerBridge is in training mode; call model.eval() first")
-    if not is_transformer(model):
+    if is_bridge(model):
+        if model.training:  # then dropout may act
+            raise ConfigError("the TransformerBridge is in training mode; call model.eval() first")
+    elif not isinstance(model, HookedTransformer):
         expected = "expected a HookedTransformer or a TransformerBridge"
         raise ConfigError(f"model is {shown(model)}; {expected}")
     check_placed(model.embed.W_E)
@@ -184,7 +185,6 @@ def place(network: AnyModule, device: str | torch.device) -> AnyModule:
 
 def empty_model(model: ModelConfig, *, dtype: torch.dtype = torch.float32) -> HookedTransformer:
     """A HookedTransformer of this shape on the CPU with unset weights."""
-    checked(model, ModelConfig, "model")
     if checked(dtype, torch.dtype, "dtype") not in _DTYPES:
         known = ", ".join(map(str, _DTYPES))
         raise ConfigError(f"dtype is {shown(dtype)}; expected one of {known}")

@@ -28,7 +28,7 @@ from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, most_positions
 from anchor_interp.runs.distributed import ALONE, Processes
 from anchor_interp.runs.loop import Batch, MaskedBatch, Objective
-from anchor_interp.tasks.contract import draw_examples, find_split
+from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.examples import Dataset
 from anchor_interp.tasks.hashing import batch_indices, random_bits
 
@@ -41,8 +41,8 @@ IGNORED = -100
 
 def draw_training(config: RunConfig) -> Dataset:
     """The run's training set, drawn once; warns if examples have to repeat."""
-    n, size = config.train.n_sequences, find_split(config.task, "train").size
-    if size is not None and n > size:
+    n, sizes = config.train.n_sequences, {each.name: each.size for each in config.task.splits}
+    if (size := sizes.get("train")) is not None and n > size:
         _LOGGER.warning(
             "n_sequences is %s; the task %s has %s training examples, which repeat",
             f"{n:,}", config.task.kind, f"{size:,}",

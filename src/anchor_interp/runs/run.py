@@ -160,7 +160,9 @@ class Run(Readable):
 
     def at(self, step: int) -> "Run":
         """The same run at another checkpoint; StoreError lists all if it does not exist."""
-        return load(self.folder.path, step=step, device=str(self.device), dtype=self.dtype)
+        if checked(step, int, "step") not in self.steps:
+            raise StoreError(f"{self.name} has no checkpoint at step {step}; it has {self.steps}")
+        return replace(self, step=step)
 
     def at_every_step(self, measure: Callable[[Any], T]) -> dict[int, T]:
         """A measurement such as ``complexity`` of the model at every checkpoint, by step."""
@@ -264,7 +266,6 @@ def load(
     Raises:
         StoreError: there is no such run, specimen or checkpoint, or a file is damaged.
     """
-    checked(step, int | None, "step")
     path, target = checked_path(path, "the path of the run"), resolve_device(device)
     if path.as_posix() in NAMES and not is_there(path):
         mechanism, layout = NAMES[path.as_posix()]
@@ -276,8 +277,4 @@ def load(
         run = Run(folder, folder.config(), max(folder.steps(), default=-1), target, dtype)
     if run.step < 0:
         raise StoreError(f"{run.name} has no checkpoint yet; train it first")
-    if step is None or step == run.step:
-        return run
-    if step not in run.steps:
-        raise StoreError(f"{run.name} has no checkpoint at step {step}; it has {run.steps}")
-    return replace(run, step=step)
+    return run if step is None else run.at(step)

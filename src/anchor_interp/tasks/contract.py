@@ -7,7 +7,7 @@ import numpy as np
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import check_name, checked, shown
-from anchor_interp.tasks.examples import Dataset, Split
+from anchor_interp.tasks.examples import Dataset
 from anchor_interp.tasks.task import Task
 
 MAX_EXAMPLES = 1 << 31
@@ -19,7 +19,7 @@ def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Dataset:
     """The task's own examples; ConfigError if they break the contract of a task."""
     checked(n, int, "n", low=0, high=MAX_EXAMPLES)
     checked(task.chance, float, f"the chance of the task {task.kind}", low=0, high=1)
-    find_split(task, split)
+    check_name(split, [each.name for each in task.splits], f"no split of the task {task.kind}")
     drawn: Dataset = checked(task.examples(split, n, seed=seed), Dataset, "examples")
     shapes = drawn.tokens.shape, drawn.mask.shape, drawn.lengths.shape
     wanted = (n, *shapes[0][1:2])
@@ -95,10 +95,3 @@ def draw_baselines(task: Task, examples: Dataset) -> dict[str, float]:
             raise ConfigError(f"{what} has {given}; expected bool and {wanted}")
         accuracies[name] = float(rights.mean())
     return accuracies
-
-
-def find_split(task: Task, name: str) -> Split:
-    """A task's split by its name; ConfigError if there is none."""
-    splits = {split.name: split for split in task.splits}
-    check_name(name, splits, f"no split of the task {task.kind}")
-    return splits[name]
