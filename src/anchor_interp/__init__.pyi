@@ -2,13 +2,13 @@
 
 from ._util.errors import AnchorInterpError as AnchorInterpError
 from ._util.errors import ConfigError as ConfigError
-from .analysis.attribution import attribute_logits as attribute_logits
 from .analysis.attribution_patching import attribution_patch as attribution_patch
 from .analysis.circuits import prune as prune
 from .analysis.circuits import score_circuit as score_circuit
 from .analysis.fingerprint import fingerprint as fingerprint
 from .analysis.fingerprint import fingerprint_model as fingerprint_model
 from .analysis.learning_coefficient import learning_coefficient as learning_coefficient
+from .analysis.logit_attribution import attribute_logits as attribute_logits
 from .analysis.overview import analyze as analyze
 from .analysis.overview import analyze_model as analyze_model
 from .analysis.routes import route_scores as route_scores

@@ -12,10 +12,10 @@ from torch import Tensor
 
 import anchor_interp as ai
 from anchor_interp.analysis.attention import attention_patterns
-from anchor_interp.analysis.attribution import attribute_logits, logit_lens
 from anchor_interp.analysis.clusters import pair_clusters
 from anchor_interp.analysis.fingerprint import fingerprint_model
 from anchor_interp.analysis.flow import information_flow
+from anchor_interp.analysis.logit_attribution import attribute_logits, logit_lens
 from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.analysis.routes import route_scores
 from anchor_interp.analysis.sensitivity import sensitivity

@@ -12,7 +12,7 @@ from small_models import FEW_KEYS, random_model, small_exact
 import anchor_interp as ai
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.analysis import clusters, routes, sensitivity, similarity
-from anchor_interp.interventions import composition
+from anchor_interp.interventions import virtual_anchors
 from anchor_interp.interventions.subject import Subject
 
 
@@ -72,7 +72,7 @@ ANALYSES: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (sensitivity.sensitivity, {"n": 20}),
     (sensitivity.order_influence, {"n": 20}),
     (routes.route_scores, {"n": 20}),
-    (composition.virtual_anchors, {"n": 2}),
+    (virtual_anchors.virtual_anchors, {"n": 2}),
 ]
 
 

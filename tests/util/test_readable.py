@@ -12,7 +12,6 @@ from small_models import FEW_KEYS, small_exact
 
 import anchor_interp as ai
 from anchor_interp._util.readable import Readable
-from anchor_interp.analysis.attribution import attribute_logits, logit_lens
 from anchor_interp.analysis.circuits import (
     Circuit,
     compare_circuit,
@@ -20,6 +19,7 @@ from anchor_interp.analysis.circuits import (
     score_circuit,
 )
 from anchor_interp.analysis.fingerprint import fingerprint_model
+from anchor_interp.analysis.logit_attribution import attribute_logits, logit_lens
 from anchor_interp.analysis.mechanism import NUMBERS
 from anchor_interp.analysis.routes import ROUTES, route_scores
 from anchor_interp.analysis.similarity import value_similarity

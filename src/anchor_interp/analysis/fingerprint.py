@@ -27,11 +27,11 @@ from anchor_interp.analysis.sensitivity import order_influence, sensitivity
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.analysis.states import State
 from anchor_interp.analysis.statistics import mean_margin
-from anchor_interp.interventions.composition import virtual_anchors
 from anchor_interp.interventions.interchange import interchange
 from anchor_interp.interventions.passes import refusing
 from anchor_interp.interventions.sites import Site
 from anchor_interp.interventions.subject import Subject
+from anchor_interp.interventions.virtual_anchors import virtual_anchors
 from anchor_interp.models.complexity import distances, first_query_matrix
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.models.matrices import condensation, measured, stable_rank

@@ -62,7 +62,7 @@ class Fingerprint(Readable):
     test data to one where it is training data, with other noise."""
     virtual_rule: float | None = field(metadata=_SHARE)
     """Share of virtual anchors that are answered with the rule, where it adds what no pair of the
-    task adds; the largest of all states of the residual stream (interventions.composition)."""
+    task adds; the largest of all states of the residual stream (interventions.virtual_anchors)."""
     memory_margin: float | None = field(metadata={"low": 0})
     """Half the width of the 95 % interval of ``memory`` over sequences, as the next three are of
     these numbers."""

@@ -21,12 +21,12 @@ from anchor_interp.analysis.attention import (
     examples_attention,
     sequence_attention,
 )
-from anchor_interp.analysis.attribution import attribute_logits
 from anchor_interp.analysis.circuits import compare_circuit, score_circuit
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.development import development_of
 from anchor_interp.analysis.fingerprint import fingerprint_of
 from anchor_interp.analysis.flow import information_flow
+from anchor_interp.analysis.logit_attribution import attribute_logits
 from anchor_interp.analysis.mask_leakage import mask_leakages
 from anchor_interp.analysis.probes import (
     FEW_EDGES,

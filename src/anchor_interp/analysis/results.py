@@ -6,11 +6,11 @@ from typing import Any
 from anchor_interp._util.readable import Readable
 from anchor_interp.analysis import conclusions as say
 from anchor_interp.analysis.attention import AttentionExample, SequenceAttention
-from anchor_interp.analysis.attribution import Attribution
 from anchor_interp.analysis.circuits import Circuit, CircuitComparison, CircuitScores
 from anchor_interp.analysis.clusters import Clusters
 from anchor_interp.analysis.development import Development
 from anchor_interp.analysis.flow import InformationFlow
+from anchor_interp.analysis.logit_attribution import Attribution
 from anchor_interp.analysis.mask_leakage import MaskLeakage
 from anchor_interp.analysis.mechanism import Fingerprint
 from anchor_interp.analysis.probes import Patched

@@ -1,1 +1,1 @@
-"""What is done to a model: hooks, masks, ablation, patching, interchange, composition."""
+"""What is done to a model: hooks, masks, ablation, patching, interchange, virtual anchors."""

@@ -11,8 +11,8 @@ from small_models import FEW_KEYS, random_model, small_exact
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.fingerprint import seen_pairs_only
-from anchor_interp.interventions import composition as compositions
-from anchor_interp.interventions.composition import virtual_anchors
+from anchor_interp.interventions import virtual_anchors as module
+from anchor_interp.interventions.virtual_anchors import virtual_anchors
 from anchor_interp.models.exact import Mechanism, Normalization
 from anchor_interp.models.transformer import has_hooks
 from papers.studies import arbitrary_task
@@ -58,8 +58,8 @@ def test_an_additive_model_answers_virtual_anchors_with_the_rule(
         numbers = replaced[0].value[:, -1, 0].long().clamp(0, 119)
         return torch.nn.functional.one_hot(numbers, 120).double(), None
 
-    monkeypatch.setattr(compositions, "activations", states)
-    monkeypatch.setattr(compositions, "replaced_run", run)
+    monkeypatch.setattr(module, "activations", states)
+    monkeypatch.setattr(module, "replaced_run", run)
     assert virtual_anchors(model, task, n=10).rule == 1
 
 
@@ -75,7 +75,7 @@ def test_no_virtual_pair_adds_what_a_pair_of_the_task_adds(
         totals.add(sum(sign * int(task.composed(pair, keys)[0]) for pair, sign in signs.items()))
         return torch.zeros(len(states.keys), 120)
 
-    monkeypatch.setattr(compositions._States, "composed", noted)
+    monkeypatch.setattr(module._States, "composed", noted)
     virtual_anchors(random_model(), task, n=2)
     assert len(totals) > 5
     assert not totals & {int(task.target(pair, np.zeros(1, np.int64))[0]) for pair in task.pairs}

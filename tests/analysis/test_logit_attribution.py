@@ -11,7 +11,7 @@ from small_models import LAYOUTS, with_offsets
 from versions import only_3
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.attribution import attribute_logits, logit_lens
+from anchor_interp.analysis.logit_attribution import attribute_logits, logit_lens
 from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.interventions.masks import mask_key_token
 from anchor_interp.models.exact import Mechanism, Normalization, exact_model
