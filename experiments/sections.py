@@ -23,11 +23,7 @@ from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.flow import information_flow
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.models.complexity import first_query_matrix
-from anchor_interp.models.embeddings import (
-    covariance_eigenvalues,
-    embedding_structure,
-    key_embeddings,
-)
+from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.models.matrices import cosine_matrix
 from anchor_interp.pages import mechanism_figures as plotting
 from anchor_interp.pages.diagram_curves import along_axis
@@ -190,10 +186,11 @@ def neurips_b(data: Data) -> Panels:
     for run in data.gammas(*NEURIPS):
         steps = {step: run.at(step).model for step in run.steps}
         first = {0: run.initial} if run.initial is not None else {}
-        lines = {
-            step: covariance_eigenvalues(key_embeddings(model, run.config.anchor_task)).tolist()
+        embedded = {
+            step: embedding_structure(key_embeddings(model, run.config.anchor_task))
             for step, model in (first | steps).items()
         }
+        lines = {step: structure.eigenvalues.tolist() for step, structure in embedded.items()}
         panels.append((titled(run), spectra(lines)))
     return [
         panels,

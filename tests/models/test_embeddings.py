@@ -12,7 +12,6 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
 from anchor_interp.models.embeddings import (
     arithmetic_steps,
-    covariance_eigenvalues,
     embedding_structure,
     key_embeddings,
 )
@@ -131,7 +130,7 @@ def test_eigenvalues_and_coordinates_agree_with_numpy() -> None:
     assert abs(found.coordinates) == pytest.approx(abs(along))
     assert found.gaussian_eigenvalues.sum() == pytest.approx(expected.sum())
     assert found.at_init is not None
-    assert found.at_init.eigenvalues == pytest.approx(covariance_eigenvalues(noise(6)))
+    assert found.at_init.eigenvalues == pytest.approx(embedding_structure(noise(6)).eigenvalues)
     assert found.at_init.dimension == pytest.approx(found.at_init.gaussian_dimension, rel=0.1)
 
 
@@ -163,7 +162,7 @@ def test_invalid_embeddings_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"steps is \(1, 3\); expected one or more, each from 2"):
         arithmetic_steps(noise(0), (1, 3))
     with pytest.raises(ConfigError, match="not finite"):
-        covariance_eigenvalues(torch.full((3, 2), torch.nan))
+        embedding_structure(torch.full((3, 2), torch.nan))
     with pytest.raises(ConfigError, match="80 embeddings that do not differ"):
         embedding_structure(torch.ones(80, 2))
     model, task = load("tiny/symmetric/1").model, TASKS["complexity-control"]

@@ -75,7 +75,8 @@ class EmbeddingStructure:
     coordinates: Float[np.ndarray, "number leading"]
     """Coordinates on the leading principal components; they tend to grow with the number."""
     eigenvalues: Float[np.ndarray, " component"]
-    """Eigenvalues of the covariance matrix, descending, without those that must be zero."""
+    """Eigenvalues of the (unbiased) covariance matrix, descending, without those that must be zero:
+    n rows span at most n - 1 dimensions (NeurIPS paper, appendix B, figure 7)."""
     dimension: float
     """Participation ratio (sum of eigenvalues)^2 / sum of squares: 1 on a line, d if d are equal
     and the others zero."""
@@ -112,7 +113,7 @@ def embedding_structure(
         raise ConfigError(f"the initial embedding has shape {given}; expected {fitting}")
     centred = vectors - vectors.mean(0)
     left, singular, _ = np.linalg.svd(centred, full_matrices=False)
-    eigenvalues = covariance_eigenvalues(rows)
+    eigenvalues = singular[: len(vectors) - 1] ** 2 / (len(vectors) - 1)
     kept = min(COMPONENTS, len(eigenvalues))
     order = np.arange(len(vectors)) - (len(vectors) - 1) / 2
     signs = np.where(order @ left[:, :kept] < 0, -1.0, 1.0)
@@ -127,20 +128,6 @@ def embedding_structure(
         steps=arithmetic_steps(rows, steps, seed=seed),
         at_init=None if initial is None else embedding_structure(initial, steps=steps, seed=seed),
     )
-
-
-def covariance_eigenvalues(
-    rows: Float[Tensor, "number d_model"],
-) -> Float[np.ndarray, " component"]:
-    """Eigenvalues of the (unbiased) covariance matrix of embeddings, descending.
-
-    n rows span at most n - 1 dimensions; the eigenvalues that are always zero are left out. Source:
-    NeurIPS paper, appendix B (figure 7).
-    """
-    vectors = _vectors(rows)
-    singular = np.linalg.svd(vectors - vectors.mean(0), compute_uv=False)
-    values: np.ndarray = singular[: len(vectors) - 1] ** 2 / (len(vectors) - 1)
-    return values
 
 
 def arithmetic_steps(
