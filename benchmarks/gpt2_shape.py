@@ -3,7 +3,8 @@
 Writes a random HookedTransformer of 12 layers, 12 heads, d_model 768 and 50,257 tokens to a
 temporary file, analyses it with the command on one thread, and tells how long that took, how much
 memory, and how many matrices and heads the page is about; and what patching a site costs, in
-forward passes of as many sequences::
+forward passes of as many sequences. Processor time, so that other work on the machine, whose load
+(processes that want a core) is beside it, changes it less::
 
     python benchmarks/gpt2_shape.py > docs/evidence/gpt2_shape.json
 """
@@ -25,7 +26,7 @@ from safetensors.torch import save_file
 
 import anchor_interp
 from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
-from measuring import machine
+from measuring import Row, machine, number, table
 
 
 def patching(model: HookedTransformer) -> float:
@@ -57,9 +58,20 @@ def patching(model: HookedTransformer) -> float:
     return median(seconds(patched) / len(sites) / seconds(plain) for _ in range(3))
 
 
+def tables(found: Row) -> dict[str, str]:
+    """The JSON as one table."""
+    head = ["analysis", "memory", "a patched site", "aim, at most", "load before"]
+    line = [
+        f"{number(found['cpu_seconds'])} s", f"{found['peak_bytes'] / 1e9:.1f} GB",
+        f"**{found['forward_passes_a_patched_site']}** forward passes", "2", f"{found['load']}",
+    ]  # fmt: skip
+    return {"costs": table(head, [line])}
+
+
 def main() -> None:
     """Make the model, analyse it and print one JSON object."""
     torch.set_num_threads(1)
+    load = round(os.getloadavg()[0], 1)
     cfg = HookedTransformerConfig(
         n_layers=12, d_model=768, n_ctx=1024, d_head=64, n_heads=12, d_mlp=3072, d_vocab=50257,
         act_fn="gelu_new", normalization_type="LN", seed=0, device="cpu",
@@ -72,19 +84,19 @@ def main() -> None:
         size = file.stat().st_size
         forward_passes = round(patching(model), 2)
         del model
-        began = time.perf_counter()
         command = [sys.executable, "-m", "anchor_interp", "analyze", str(file), "--out", str(out)]
         alone = os.environ | {"OMP_NUM_THREADS": "1"}
         subprocess.run(command, check=True, env=alone, stdout=sys.stderr)  # ours is the JSON's
-        seconds = time.perf_counter() - began
+        child = resource.getrusage(resource.RUSAGE_CHILDREN)
         told = json.loads((out / "analysis.json").read_text(encoding="utf-8"))
         pictures = sorted(path.name for path in (out / "figures").iterdir())
     found = {
         "schema": 1,
         "machine": machine(),
+        "load": load,
         "bytes_of_weights": size,
-        "seconds": round(seconds, 1),
-        "peak_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+        "cpu_seconds": round(child.ru_utime + child.ru_stime, 1),
+        "peak_bytes": child.ru_maxrss * 1024,
         "matrices": len(told["complexity"]["matrices"]),
         "heads": len(told["complexity"]["heads"]),
         "figures": pictures,

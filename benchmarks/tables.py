@@ -16,6 +16,7 @@ from pathlib import Path
 import analysis
 import attribution_patching
 import busy
+import gpt2_shape
 import language
 import scaling
 import sequences
@@ -35,6 +36,7 @@ BENCHMARKS: Mapping[str, Tables] = {
     "analysis": analysis.tables,
     "attribution_patching": attribution_patching.tables,
     "busy": busy.tables,
+    "gpt2_shape": gpt2_shape.tables,
     "sequences": sequences.tables,
     "language_speed": language.tables,
 }
