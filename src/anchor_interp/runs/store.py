@@ -200,8 +200,7 @@ class RunFolder:
 def _lacks(path: Path) -> str:
     """Why it is not a run folder, and what to do."""
     if path.is_file():
-        opens = "anchor_interp.runs.export.load_transformer opens weights in safetensors"
-        return f"it is a file; {opens}, and the command analyze with their --task"
+        return "it is a file; anchor_interp.load_transformer and analyze --task open safetensors"
     if not files.is_there(path):
         return "there is nothing of this name"
     if runs := sorted(file.parent.name for file in path.glob("*/config.json")):

@@ -214,9 +214,7 @@ def read_table(path: str | Path) -> list[TableRow]:
     if path.is_dir():
         return SweepFolder(path).rows()
     if path.suffix not in (".parquet", ".csv"):
-        raise ConfigError(
-            f"{path} is not a table; expected a sweep folder, a .parquet or a .csv file"
-        )
+        raise ConfigError(f"{path} is not a sweep folder, a .parquet or a .csv file")
     data = files.read_bytes(path, limit=MAX_TABLE_BYTES)
     with raising(StoreError, f"{path} is damaged: ", "; write it again", of=DAMAGES):
         is_csv = path.suffix == ".csv"
