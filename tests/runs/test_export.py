@@ -190,7 +190,7 @@ def plain_model() -> HookedTransformer:
 def test_a_model_of_ones_own_is_opened_by_what_the_error_names(tmp_path: Path) -> None:
     model = plain_model()
     path = save_transformer(model, tmp_path / "own.safetensors")
-    with pytest.raises(StoreError, match=r"anchor_interp\.runs\.export\.load_transformer"):
+    with pytest.raises(StoreError, match=r"anchor_interp\.load_transformer"):
         anchor_interp.load(path)
     assert torch.equal(load_transformer(path, to_run=True)(TOKENS), model(TOKENS))
 
