@@ -205,7 +205,7 @@ def presets(*, output: Outputs = PLAIN) -> None:
         titles = (title for title, task in NAMED_TASKS.items() if task == run.task)
         settings = f"gamma {run.init.gamma:g}, weight decay {run.train.weight_decay:g}"
         size = f"{run.train.n_sequences:,} sequences, {run.train.steps:,} steps"
-        lines.append(f"  {name:<14} {next(titles, run.task.kind)}, {run.model}, {settings}, {size}")
+        lines.append(f"  {name:<20} {next(titles, run.task.kind)}, {run.model}, {settings}, {size}")
     lines.append("tasks (anchor-interp train --task NAME)")
     lines += [f"  {name:<22} {task.about}" for name, task in NAMED_TASKS.items()]
     lines.append("sweeps (anchor-interp sweep NAME --out FOLDER)")

@@ -57,7 +57,8 @@ class ModelConfig:
         return self.n_layers * (attention + mlp) + norms * self.d_model + embeddings
 
     def __str__(self) -> str:
-        shape = f"{self.n_layers} layers, {self.n_heads} heads, d_model {self.d_model}"
+        heads = "head" if self.n_heads == 1 else "heads"
+        shape = f"{self.n_layers} layers, {self.n_heads} {heads}, d_model {self.d_model}"
         return f"{shape}, {self.normalization}-LayerNorm"
 
 
