@@ -2,34 +2,42 @@
 
 import functools
 import warnings
+from collections.abc import Callable
+from dataclasses import astuple
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from versions import only_4
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError, HookError
+from anchor_interp.analysis.circuits import compare_circuit
+from anchor_interp.analysis.logit_attribution import logit_lens
 from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.models.matrices import stable_rank
+from anchor_interp.tasks.exchanges import InterchangePairs
 
 SIZES = {
     "vocab_size": 60, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
     "num_attention_heads": 4, "max_position_embeddings": 16,
 }  # fmt: skip
 TOKENS = torch.arange(5, 41).reshape(4, 9)
+SITES: list[Any] = ["resid_pre", "attn_out", "resid_mid", "mlp_out", "v", "z", "pattern"]
 ARCHITECTURES = ("GPT2LMHeadModel", "LlamaForCausalLM", "Gemma2ForCausalLM", "GPTNeoXForCausalLM")
 
 
 @functools.cache
 def wrapped(architecture: str) -> tuple[Any, Any]:
-    """A tiny random model of transformers, twice: as a bridge, and as it is."""
+    """A tiny random model of transformers in float64, twice: as a bridge, and as it is."""
     import transformers
     from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
 
     config = {
         "GPT2LMHeadModel": lambda: transformers.GPT2Config(
-            vocab_size=60, n_positions=16, n_embd=32, n_layer=2, n_head=4
+            vocab_size=60, n_positions=16, n_embd=32, n_layer=2, n_head=4,
+            activation_function="gelu", initializer_range=0.3,
         ),
         "LlamaForCausalLM": lambda: transformers.LlamaConfig(**SIZES, num_key_value_heads=2),
         "Gemma2ForCausalLM": lambda: transformers.Gemma2Config(
@@ -45,7 +53,7 @@ def wrapped(architecture: str) -> tuple[Any, Any]:
     for _ in range(2):
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            models.append(getattr(transformers, architecture)(config).eval())
+            models.append(getattr(transformers, architecture)(config).eval().double())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         bridge = build_bridge_from_module(models[0], architecture, hf_config=config)
@@ -57,7 +65,8 @@ def test_logits_are_those_of_the_wrapped_model(architecture: str) -> None:
     bridge, plain = wrapped(architecture)
     with torch.no_grad():
         expected = plain(TOKENS).logits[:, -1]
-    torch.testing.assert_close(ai.last_logits(bridge, TOKENS), expected, atol=1e-5, rtol=1e-5)
+    near = 1e-7 if architecture == "LlamaForCausalLM" else 1e-10  # its RMS norm is in float32
+    torch.testing.assert_close(ai.last_logits(bridge, TOKENS), expected, atol=near, rtol=0)
 
 
 @pytest.mark.parametrize("architecture", ["GPT2LMHeadModel", "OPTForCausalLM"])
@@ -65,7 +74,7 @@ def test_an_edit_of_resid_mid_reaches_the_skip_connection(architecture: str) -> 
     bridge, plain = wrapped(architecture)
     with hooked(bridge, {"blocks.1.hook_resid_mid": torch.zeros_like}):
         edited = ai.last_logits(bridge, TOKENS)
-    zero = torch.zeros(4, 9, 32)
+    zero = torch.zeros(4, 9, 32, dtype=torch.float64)
     with torch.no_grad():
         if architecture == "GPT2LMHeadModel":
             block, final = plain.transformer.h[1], plain.transformer.ln_f
@@ -74,7 +83,7 @@ def test_an_edit_of_resid_mid_reaches_the_skip_connection(architecture: str) -> 
             block, final = plain.model.decoder.layers[1], plain.model.decoder.final_layer_norm
             after = block.fc2(torch.relu(block.fc1(block.final_layer_norm(zero))))
         expected = plain.lm_head(final(after))[:, -1]
-    torch.testing.assert_close(edited, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(edited, expected, atol=1e-10, rtol=0)
 
 
 def test_an_edit_of_a_pattern_acts_or_is_refused() -> None:
@@ -89,10 +98,12 @@ def test_an_edit_of_a_pattern_acts_or_is_refused() -> None:
     with torch.no_grad():
         expected = plain(TOKENS).logits[:, -1]
     silent.remove()
-    torch.testing.assert_close(edited, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(edited, expected, atol=1e-10, rtol=0)
     deaf, _ = wrapped("OPTForCausalLM")
     with pytest.raises(HookError, match="hook_pattern"), hooked(deaf, {name: torch.zeros_like}):
         ai.last_logits(deaf, TOKENS)
+    with pytest.raises(HookError, match="hook_pattern"):  # whose gradient would be 0
+        INSTRUMENTS["attribution_patch"](deaf)
 
 
 def test_grouped_values_come_once_a_group() -> None:
@@ -102,7 +113,7 @@ def test_grouped_values_come_once_a_group() -> None:
     with torch.no_grad():
         states = layer.input_layernorm(plain.model.embed_tokens(TOKENS))
         expected = layer.self_attn.v_proj(states).reshape(4, 9, 2, 8)
-    torch.testing.assert_close(found["blocks.0.attn.hook_v"], expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found["blocks.0.attn.hook_v"], expected, atol=1e-10, rtol=0)
 
 
 def test_complexity_reads_the_weights_of_the_wrapped_model() -> None:
@@ -129,29 +140,136 @@ def test_a_bridge_is_not_saved_under_its_own_names(tmp_path: Any) -> None:
         ai.save_transformer(bridge, tmp_path / "model.safetensors")
 
 
-@only_4
-@pytest.mark.parametrize(
-    "name", ["attn.hook_pattern", "attn.hook_z", "hook_resid_mid", "mlp.hook_post"]
-)
-def test_a_native_bridge_answers_as_a_model_of_equal_weights(name: str) -> None:
-    from transformer_lens.model_bridge import TransformerBridge
+@functools.cache
+def pair_of(kind: str) -> tuple[Any, Any]:
+    """A bridge and a HookedTransformer of equal weights, in float64."""
+    sizes = {"n_layers": 2, "d_model": 32, "n_heads": 4, "d_head": 8, "n_ctx": 16, "d_vocab": 60}
+    if kind == "native":
+        from transformer_lens.model_bridge import TransformerBridge
 
-    sizes = {"n_layers": 2, "d_model": 32, "n_heads": 4, "d_head": 8, "d_mlp": 64, "d_vocab": 60}
-    native: Any = TransformerBridge.boot_native(
-        {**sizes, "n_ctx": 16, "act_fn": "relu", "normalization_type": "LN", "seed": 0}
-    ).eval()
-    config = ai.ModelConfig(**sizes, n_ctx=16, act_fn="relu", normalization="pre", bias=True)
-    model = ai.build_model(config, ai.InitConfig(gamma=0.5), seed=0)
-    missing = model.load_state_dict(_weights_of_native(native.state_dict()), strict=False)
+        norm = {"act_fn": "gelu", "normalization_type": "LN"}
+        bridge: Any = TransformerBridge.boot_native({**sizes, **norm, "d_mlp": 64, "seed": 0})
+        with torch.no_grad():
+            for weight in bridge.parameters():
+                weight.mul_(4 if weight.ndim > 1 else 1)  # so that answers depend on attention
+        bridge, weights, d_mlp = bridge.eval(), _weights_of_native(bridge.state_dict()), 64
+    else:
+        bridge, plain = wrapped("GPT2LMHeadModel")
+        weights, d_mlp = _weights_of_gpt2(plain.state_dict()), 128
+    config = ai.ModelConfig(**sizes, d_mlp=d_mlp, act_fn="gelu", normalization="pre", bias=True)
+    model = ai.build_model(config, ai.InitConfig(), seed=0, dtype=torch.float64)
+    missing = model.load_state_dict(weights, strict=False)
     assert not missing.unexpected_keys
     assert all(key.endswith(("mask", "IGNORE")) for key in missing.missing_keys)
-    edit = {f"blocks.1.{name}": torch.tanh}
-    with hooked(native, edit):
-        edited = ai.last_logits(native, TOKENS)
-    with hooked(model, edit):
-        expected = ai.last_logits(model, TOKENS)
-    torch.testing.assert_close(edited, expected, atol=1e-5, rtol=1e-5)
-    assert not torch.allclose(expected, ai.last_logits(model, TOKENS))
+    return bridge.to(torch.float64), model
+
+
+def _edited(name: str) -> Callable[[Any], Any]:
+    def logits(model: Any) -> Any:
+        with hooked(model, {f"blocks.1.{name}": torch.tanh}):
+            return ai.last_logits(model, TOKENS)
+
+    return logits
+
+
+def _masked(model: Any) -> Any:
+    with ai.mask_position(model, CLEAN, "start", renormalise=True):
+        return ai.last_logits(model, CLEAN)
+
+
+def _pruned(model: Any) -> Any:
+    bench = ai.EdgeAblation(model, CLEAN.tokens, parts="heads and MLPs")
+    circuit = ai.prune(bench, quiet=True)
+    scores = ai.score_circuit(bench, circuit, n_subsets=2)
+    rivals = compare_circuit(bench, circuit, n_random=3)
+    return [*circuit.edges.ravel(), *astuple(scores.faithfulness), *rivals.random_accuracy]
+
+
+_GENERATOR = np.random.default_rng(0)
+CLEAN, CORRUPTED = (
+    ai.Examples(
+        _GENERATOR.integers(0, 60, (6, 7)), _GENERATOR.integers(0, 60, 6), places={"start": 1}
+    )
+    for _ in range(2)
+)
+METRIC = ai.logit_difference(CLEAN, CORRUPTED)
+PAIRS = InterchangePairs(CLEAN, CORRUPTED, CORRUPTED.answers)
+MIDDLE = ai.Site("resid_mid", 1, "start")
+INSTRUMENTS: dict[str, Callable[[Any], Any]] = {
+    **{
+        name: _edited(name)
+        for name in ("attn.hook_pattern", "attn.hook_z", "hook_resid_mid", "mlp.hook_post")
+    },
+    "patch": lambda model: (
+        ai.patch(
+            model, CLEAN, CORRUPTED, ai.site_grid(model, SITES, positions=CLEAN), METRIC
+        ).values
+    ),
+    "attribution_patch": lambda model: (
+        ai.attribution_patch(
+            model, CLEAN, CORRUPTED, ai.site_grid(model, SITES, positions=CLEAN), METRIC, steps=2
+        ).values
+    ),
+    "path_patch": lambda model: (
+        ai.path_patch(
+            model,
+            CLEAN,
+            CORRUPTED,
+            [ai.Connection(ai.Site("z", 0, "start"), (ai.Site("v", 1, "start"),))],
+            METRIC,
+        ).values
+    ),
+    "mask": _masked,
+    "attribute_logits": lambda model: ai.attribute_logits(model, CLEAN).logits,
+    "logit_lens": lambda model: logit_lens(model, CLEAN).logits,
+    "interchange": lambda model: ai.interchange(model, PAIRS, MIDDLE).cross_entropy,
+    "learn_subspace": lambda model: (
+        ai.learn_subspace(model, PAIRS, MIDDLE, 2, seed=0, steps=2, quiet=True).basis
+    ),
+    "circuit": _pruned,
+    "attention": lambda model: activations(model, CLEAN, ["blocks.1.attn.hook_pattern"]).popitem()[
+        1
+    ],
+    "complexity": lambda model: ai.complexity(model).to_frame()["stable_rank"],
+}
+
+
+@pytest.mark.parametrize("name", INSTRUMENTS)
+@pytest.mark.parametrize("kind", ["GPT-2", pytest.param("native", marks=only_4)])
+def test_an_instrument_says_of_a_bridge_what_it_says_of_equal_weights(kind: str, name: str) -> None:
+    bridge, model = pair_of(kind)
+    with torch.no_grad():
+        given, expected = (np.asarray(INSTRUMENTS[name](each)) for each in (bridge, model))
+    np.testing.assert_allclose(given, expected, rtol=0, atol=1e-10)
+    assert expected.std() > 0 or expected.ndim == 0
+
+
+def _weights_of_gpt2(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights of transformers' GPT-2 of four heads under HookedTransformer's names."""
+    weights = {name.removeprefix("transformer."): each for name, each in weights.items()}
+    renamed = {
+        "embed.W_E": weights["wte.weight"],
+        "pos_embed.W_pos": weights["wpe.weight"],
+        "unembed.W_U": weights["lm_head.weight"].T,
+        "unembed.b_U": torch.zeros(60),
+        "ln_final.w": weights["ln_f.weight"],
+        "ln_final.b": weights["ln_f.bias"],
+    }
+    for layer in range(2):
+        block, old = f"blocks.{layer}", f"h.{layer}"
+        for new, part in (("w", "weight"), ("b", "bias")):
+            renamed[f"{block}.ln1.{new}"] = weights[f"{old}.ln_1.{part}"]
+            renamed[f"{block}.ln2.{new}"] = weights[f"{old}.ln_2.{part}"]
+        matrix, bias = (weights[f"{old}.attn.c_attn.{part}"] for part in ("weight", "bias"))
+        for each, w, b in zip("QKV", matrix.split(32, 1), bias.split(32), strict=True):
+            renamed[f"{block}.attn.W_{each}"] = w.reshape(32, 4, 8).transpose(0, 1)
+            renamed[f"{block}.attn.b_{each}"] = b.reshape(4, 8)
+        renamed[f"{block}.attn.W_O"] = weights[f"{old}.attn.c_proj.weight"].reshape(4, 8, 32)
+        renamed[f"{block}.attn.b_O"] = weights[f"{old}.attn.c_proj.bias"]
+        for each, part in (("in", "c_fc"), ("out", "c_proj")):
+            renamed[f"{block}.mlp.W_{each}"] = weights[f"{old}.mlp.{part}.weight"]
+            renamed[f"{block}.mlp.b_{each}"] = weights[f"{old}.mlp.{part}.bias"]
+    return renamed
 
 
 def _weights_of_native(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

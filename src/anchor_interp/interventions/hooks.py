@@ -56,7 +56,7 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
             returned, expected = _kind(edited), _kind(activation)
             if returned != expected:
                 raise HookError(f"the edit of {name} returned {returned}; expected {expected}")
-            if deaf and edited is not activation and _is_pattern(name):
+            if deaf and _is_pattern(name) and (edited is not activation or edited.requires_grad):
                 without = f"an edit of {name} has no effect in this TransformerBridge"
                 raise HookError(f"{without}; edit hook_z, or take a HookedTransformer")
             return edited
@@ -81,7 +81,7 @@ def _reaching_the_stream(name: str, hook: Callable[..., Tensor]) -> list[tuple[s
     """The hooks of an edit in a TransformerBridge.
 
     Its ``hook_resid_mid`` is the input of the second LayerNorm alone: an edit there misses what
-    goes on to ``hook_resid_post``. So the change is added to ``hook_attn_out``.
+    goes on to ``hook_resid_post``. So ``hook_attn_out`` is replaced, also to have gradients.
     """
     block, _, last = name.rpartition(".")
     if last != "hook_resid_mid":
@@ -89,9 +89,8 @@ def _reaching_the_stream(name: str, hook: Callable[..., Tensor]) -> list[tuple[s
     before: list[Tensor] = []
 
     def change(attn_out: Tensor, **_: Any) -> Tensor | None:
-        middle = before.pop() + attn_out
-        edited = hook(middle)
-        return None if edited is middle else attn_out + (edited - middle)
+        edited = hook(middle := before[0] + attn_out)
+        return None if edited is middle and not edited.requires_grad else edited - before[0]
 
     def keep(resid_pre: Tensor, **_: Any) -> None:
         before[:] = [resid_pre]
