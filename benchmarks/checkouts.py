@@ -1,7 +1,6 @@
 """Patching and pruning in two checkouts of this repository, which take turns: processor time.
 
-Each turn is a fresh process on one thread that imports the package of one checkout, warms up, and
-measures both on 256 sequences of a specimen. A ratio is second / first, turn by turn.
+Each turn is a fresh process on one thread. A ratio is second / first, turn by turn.
 
     python benchmarks/checkouts.py BEFORE . --turns 7
 """
@@ -17,8 +16,7 @@ from pathlib import Path
 from measuring import machine, ratio
 
 TURN = """
-import json, time, torch, anchor_interp as ai
-torch.set_num_threads(1)
+import json, time, anchor_interp as ai
 run = ai.load("tiny/inferential/1")
 pairs = ai.contrast_pairs(run.config.task, "key", 256, seed=0)
 sites = ai.site_grid(run.model, ["resid_pre"], positions=range(9))
