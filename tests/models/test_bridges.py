@@ -193,7 +193,7 @@ CLEAN, CORRUPTED = (
     for _ in range(2)
 )
 METRIC = ai.logit_difference(CLEAN, CORRUPTED)
-PAIRS = InterchangePairs(CLEAN, CORRUPTED, CORRUPTED.answers)
+PAIRS = InterchangePairs(CLEAN, CORRUPTED, _GENERATOR.integers(0, 60, 6))
 MIDDLE = ai.Site("resid_mid", 1, "start")
 INSTRUMENTS: dict[str, Callable[[Any], Any]] = {
     **{
@@ -261,7 +261,7 @@ def _weights_of_gpt2(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor
             renamed[f"{block}.ln1.{new}"] = weights[f"{old}.ln_1.{part}"]
             renamed[f"{block}.ln2.{new}"] = weights[f"{old}.ln_2.{part}"]
         matrix, bias = (weights[f"{old}.attn.c_attn.{part}"] for part in ("weight", "bias"))
-        for each, w, b in zip("QKV", matrix.split(32, 1), bias.split(32), strict=True):
+        for each, w, b in zip("QKV", matrix.chunk(3, 1), bias.chunk(3), strict=True):
             renamed[f"{block}.attn.W_{each}"] = w.reshape(32, 4, 8).transpose(0, 1)
             renamed[f"{block}.attn.b_{each}"] = b.reshape(4, 8)
         renamed[f"{block}.attn.W_O"] = weights[f"{old}.attn.c_proj.weight"].reshape(4, 8, 32)
