@@ -168,7 +168,7 @@ def _values(rows: list[Row], column: str) -> str:
 
 def noise_table(_: Ledger) -> str:
     """Areas under the ROC curve over the tasks with broken groups."""
-    rows = _tables().get("noise-60", [])
+    rows = [row for name in ("noise-60", "noise-240") for row in _tables().get(name, [])]
     lines = []
     for score, title in (
         ("late", "how late it is learned"),

@@ -305,10 +305,9 @@ def control_8(data: Data) -> Panels:
     """Complexity-control paper, section VIII: fitting speed (figure 8) and noise detection."""
     scores = {"auroc_late": "late", "auroc_loss": "mean loss", "auroc_final": "final loss"}
     against = {"": "all", "_neighbours": "neighbours", "_strangers": "others"}
+    tasks = [*data.rows("noise-60"), *data.rows("noise-240")]
     areas = {
-        f"{title}\n{whom}": [
-            v for row in data.rows("noise-60") if (v := row.get(name + end)) is not None
-        ]
+        f"{title}\n{whom}": [v for row in tasks if (v := row.get(name + end)) is not None]
         for end, whom in against.items()
         for name, title in scores.items()
     }
@@ -404,7 +403,8 @@ SECTIONS: Mapping[str, Callable[[Data], Panels]] = {
 }  # fmt: skip
 _STUDIES = {
     "neurips_4": ("depth",), "control_6c": ("decay",), "control_7_concepts": ("concepts",),
-    "neurips_6": ("complexity-post",), "control_8": ("complexity-post", "pairs-post", "noise-60"),
+    "neurips_6": ("complexity-post",),
+    "control_8": ("complexity-post", "pairs-post", "noise-60", "noise-240"),
     **dict.fromkeys(("forest_anchors", "forest_realistic", "forest_readme"), tuple(STUDIES)),
 }  # fmt: skip
 

@@ -56,7 +56,7 @@ from .rows import (
 
 PHASE_2 = ("composite", "symmetric")
 # The studies whose runs are compared by phase.
-RANDOM = ("settings", "settings-judging", "settings-post")
+RANDOM = ("settings", "settings-judging", "settings-post", "settings-post-again", "settings-pre")
 # Half the smallest step between phases in the complexity-control paper's figure 5C: the stable rank
 # is about 150 in phase 1, 55 in phase 2 (100, and 30 where it commutes) and 10 in phase 3.
 HALF_A_STEP = math.sqrt(150 / 55)

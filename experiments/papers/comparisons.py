@@ -63,18 +63,25 @@ def against_zero(values: Sequence[float] | Floats, *, seed: int = 0) -> MeanComp
 def two_samples(
     first: Sequence[float] | Floats, second: Sequence[float] | Floats, *, seed: int = 0
 ) -> MeanComparison:
-    """Whether two samples differ in their mean: a permutation test, with Cohen's d.
+    """Whether two samples differ in their mean: a permutation test of Welch's t, with Cohen's d.
 
     Give one value for each independent run; the difference is first - second. Cohen's d divides by
-    the pooled standard deviation.
+    the pooled standard deviation. The test allows for unequal variances (Janssen 1997).
     """
     one, two = finite_sample(first, "first"), finite_sample(second, "second")
     n, m = len(one), len(two)
 
-    def apart(x: Floats, y: Floats, axis: int) -> Any:
-        return np.abs(x.mean(axis) - y.mean(axis))
+    middle = float(np.concatenate([one, two]).mean())
 
-    test = _permutation_test((one, two), apart, "independent", math.comb(n + m, n), seed)
+    def apart(x: Floats, y: Floats, axis: int) -> Any:
+        """Rises with the size of Welch's t, from 0 to 1."""
+        difference = np.abs(x.mean(axis) - y.mean(axis))
+        error = np.sqrt(x.var(axis, ddof=1) / n + y.var(axis, ddof=1) / m)
+        return difference / np.maximum(np.hypot(difference, error), 1e-300)
+
+    test = _permutation_test(
+        (one - middle, two - middle), apart, "independent", math.comb(n + m, n), seed
+    )
     parts = np.array([spread_of(one) ** 2 / n, spread_of(two) ** 2 / m])
     error, df = math.sqrt(parts.sum()), n + m - 2
     # the interval of the difference: Welch's standard error with Satterthwaite's degrees of freedom

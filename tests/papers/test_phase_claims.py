@@ -72,12 +72,12 @@ def random_settings(n: int = 60, seed: int = 0, *, scale: float = 1.0) -> list[R
     return rows
 
 
-def in_three_studies(rows: Rows) -> dict[str, Rows]:
-    return {**{name: rows[i::3] for i, name in enumerate(RANDOM)}, "decay": []}
+def in_studies(rows: Rows) -> dict[str, Rows]:
+    return {**{name: rows[i :: len(RANDOM)] for i, name in enumerate(RANDOM)}, "decay": []}
 
 
 def judged(rows: Rows) -> dict[str, Judgement]:
-    return judge(LEDGER, in_three_studies(rows))
+    return judge(LEDGER, in_studies(rows))
 
 
 def supported(judgements: dict[str, Judgement]) -> set[str]:
@@ -133,7 +133,7 @@ def test_phases_permuted_inside_strata_support_nothing(
             mine = [row for row in rows if (row["task"], row["normalization"]) == stratum]
             phases = generator.permutation([row["phase"] for row in mine])
             mixed += [row | {"phase": str(p)} for row, p in zip(mine, phases, strict=True)]
-        found = judge(compared, in_three_studies(mixed))
+        found = judge(compared, in_studies(mixed))
         tables_that_support += bool(supported(found) & COMPARED)
         p_values += [
             one.finding.p_value
@@ -199,7 +199,7 @@ def test_phases_that_never_meet_leave_nothing_comparable() -> None:
     assert "neurips, post: 0 and 60 runs" in found.reason
     assert found.finding is not None
     assert (found.finding.effect, found.finding.p_value, found.q_value) == (None, None, None)
-    ledger = make_ledger("tiny", in_three_studies([row | {"phase": "symmetric"} for row in rows]))
+    ledger = make_ledger("tiny", in_studies([row | {"phase": "symmetric"} for row in rows]))
     assert ledger.judgements["n52-answers"].verdict == "nothing comparable"
 
 

@@ -1,11 +1,13 @@
 """On a CUDA GPU: the same results as on the CPU, and runs that repeat and resume bit for bit."""
 
+import itertools
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from anchor_interp._util.environment import StopRequest
 from anchor_interp._util.errors import InterruptedRunError
 from anchor_interp.models.forward import fast_last_logits
 from anchor_interp.models.transformer import build_model
@@ -45,7 +47,8 @@ def test_runs_repeat_and_resume_bit_for_bit(
 ) -> None:
     config = override(short, precision=precision, batch_size=256, d_model=64, d_head=32)
     first = train(config, tmp_path / "first", device="cuda", quiet=True)
-    monkeypatch.setattr("anchor_interp.runs.train.stop_signals", _stop_after(23))
+    calls = itertools.count(1)
+    monkeypatch.setattr(StopRequest, "__call__", lambda _: next(calls) >= 23)
     with pytest.raises(InterruptedRunError):
         train(config, tmp_path / "second", device="cuda", quiet=True)
     monkeypatch.undo()
@@ -112,23 +115,6 @@ def test_a_batch_holds_as_many_models_as_fit(short: RunConfig) -> None:
     wide = override(short, d_model=4096, d_mlp=16384, n_layers=12)
     assert batch_size([short] * 40, "cuda") == 40
     assert 1 <= batch_size([wide] * 40, "cuda") < 40
-
-
-def _stop_after(calls: int) -> object:
-    import contextlib
-    from collections.abc import Callable, Iterator
-
-    @contextlib.contextmanager
-    def signals() -> Iterator[Callable[[], bool]]:
-        seen = [0]
-
-        def stopped() -> bool:
-            seen[0] += 1
-            return seen[0] >= calls
-
-        yield stopped
-
-    return signals
 
 
 def test_a_run_starts_from_the_same_weights_and_data_as_on_the_cpu(

@@ -13,6 +13,7 @@ from scipy.stats import spearmanr
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
+from anchor_interp.analysis import statistics
 from anchor_interp.cli.main import main
 from anchor_interp.sweeps import effects
 from anchor_interp.sweeps.effects import Estimate, Stratum, decide, line, trend
@@ -70,6 +71,19 @@ def test_runs_of_a_seed_change_places_together() -> None:
     alone = line([s._replace(clusters=[object() for _ in s.x]) for s in strata])
     assert alone is not None
     assert alone.p < found.p / 5
+
+
+def test_groups_that_scatter_unequally_are_not_called_different(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Six runs scatter five times as much as forty others of the same mean: p keeps its level."""
+    monkeypatch.setattr(statistics, "DRAWN", 199)
+    generator, x, there = np.random.default_rng(0), np.repeat([1.0, 0.0], [6, 40]), 0
+    for _ in range(200):
+        found = line([stratum(x, generator.standard_normal(46) * (1 + 4 * x))])
+        assert found is not None
+        there += found.p <= 0.05
+    assert there <= 20  # 10 on average; more than 20 once in a thousand times
 
 
 def test_power_is_what_simulated_samples_find() -> None:

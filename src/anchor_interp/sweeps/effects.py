@@ -87,9 +87,9 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
 
     A linear model with a level for each stratum, and a slope for each setting that is ``given``.
     The interval is Student's with HC3 standard errors, which allow for unequal variances (MacKinnon
-    and White 1985), and runs of a cluster count as one; p is that of the partial correlation
-    (Freedman and Lane 1983). None if the levels and the given settings tell the setting in all
-    strata, or if there are too few clusters.
+    and White 1985), and runs of a cluster count as one; p is that of the effect over this error
+    (Freedman and Lane 1983; Janssen 1997). None if the levels and the given settings tell the
+    setting in all strata, or if there are too few clusters.
     """
     ends = [(s.x.min(), s.x.max()) for s in strata]
     span = max(high for _, high in ends) - min(low for low, _ in ends) if strata else 0.0
@@ -101,11 +101,18 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
     x, y = (np.concatenate(column) for column in zip(*rests, strict=True))
     x, leverage = x / span, np.concatenate([(basis**2).sum(1) for basis in bases])
     effect = float(x @ y) / power
-    rest = (y - effect * x) / np.maximum(1 - leverage - x**2 / power, 1e-6)
-    clusters = dict.fromkeys(cluster for s in strata for cluster in s.clusters)
-    place = {cluster: i for i, cluster in enumerate(clusters)}
-    scores = np.bincount([place[c] for s in strata for c in s.clusters], weights=x * rest)
-    error = float(np.linalg.norm(scores)) / power
+    slack = np.maximum(1 - leverage - x**2 / power, 1e-6)
+    clusters = {c: i for i, c in enumerate(dict.fromkeys(c for s in strata for c in s.clusters))}
+    together = np.zeros((len(x), len(clusters)))
+    together[np.arange(len(x)), [clusters[c] for s in strata for c in s.clusters]] = 1
+
+    def errors(numbers: Floats, effects: Floats) -> Floats:
+        """The standard errors of the effects of some orders of the numbers: [draw]."""
+        scores = (numbers - np.outer(effects, x)) * (x / slack) @ together
+        found: Floats = np.linalg.norm(scores, axis=1) / power
+        return found
+
+    error = float(errors(y[None], np.array([effect]))[0])
     df = float(len(clusters) - sum(basis.shape[1] for basis in bases) - 1)
     if df < 1:
         return None
@@ -113,15 +120,15 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
     finds = reach + float(t.ppf(POWER, df)) * error
     if not (y @ y):  # the number is the same in all runs of a stratum
         return Estimate(effect, effect, effect, 1.0, finds)
-    products, squares = np.zeros(statistics.DRAWN), np.zeros(statistics.DRAWN)
-    for (one, number), basis, orders in zip(rests, bases, shuffles(strata), strict=True):
-        moved = number[orders]
-        moved -= moved @ basis @ basis.T
-        products += moved @ one / span
-        squares += np.einsum("ij,ij->i", moved, moved)
-    drawn = products / np.sqrt(power * np.maximum(squares, 1e-300))
-    seen = abs(float(x @ y)) / math.sqrt(power * float(y @ y))
-    p = permutation_p(seen, np.abs(drawn), exact=False)
+    moved = np.hstack(
+        [
+            (numbers := number[orders]) - numbers @ basis @ basis.T
+            for (_, number), basis, orders in zip(rests, bases, shuffles(strata), strict=True)
+        ]
+    )
+    drawn = moved @ x / power  # effects; a sine of t is as good as t, and at most 1
+    drawn /= np.maximum(np.hypot(drawn, errors(moved, drawn)), 1e-300)
+    p = permutation_p(abs(effect) / math.hypot(effect, error), np.abs(drawn), exact=False)
     return Estimate(effect, effect - reach, effect + reach, p, finds)
 
 
