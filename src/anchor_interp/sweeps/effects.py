@@ -100,35 +100,30 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
         return None
     x, y = (np.concatenate(column) for column in zip(*rests, strict=True))
     x, leverage = x / span, np.concatenate([(basis**2).sum(1) for basis in bases])
-    effect = float(x @ y) / power
     slack = np.maximum(1 - leverage - x**2 / power, 1e-6)
     clusters = {c: i for i, c in enumerate(dict.fromkeys(c for s in strata for c in s.clusters))}
-    together = np.zeros((len(x), len(clusters)))
-    together[np.arange(len(x)), [clusters[c] for s in strata for c in s.clusters]] = 1
-
-    def errors(numbers: Floats, effects: Floats) -> Floats:
-        """The standard errors of the effects of some orders of the numbers: [draw]."""
-        scores = (numbers - np.outer(effects, x)) * (x / slack) @ together
-        found: Floats = np.linalg.norm(scores, axis=1) / power
-        return found
-
-    error = float(errors(y[None], np.array([effect]))[0])
     df = float(len(clusters) - sum(basis.shape[1] for basis in bases) - 1)
     if df < 1:
         return None
-    reach = student_quantile(df) * error
-    finds = reach + float(t.ppf(POWER, df)) * error
-    if not (y @ y):  # the number is the same in all runs of a stratum
-        return Estimate(effect, effect, effect, 1.0, finds)
-    moved = np.hstack(
+    together = np.zeros((len(x), len(clusters)))
+    together[np.arange(len(x)), [clusters[c] for s in strata for c in s.clusters]] = 1
+    drawn = np.hstack(
         [
             (numbers := number[orders]) - numbers @ basis @ basis.T
             for (_, number), basis, orders in zip(rests, bases, shuffles(strata), strict=True)
         ]
     )
-    drawn = moved @ x / power  # effects; a sine of t is as good as t, and at most 1
-    drawn /= np.maximum(np.hypot(drawn, errors(moved, drawn)), 1e-300)
-    p = permutation_p(abs(effect) / math.hypot(effect, error), np.abs(drawn), exact=False)
+    numbers = np.vstack([y, drawn])  # [1 + draw, run]: as they are, and in other orders
+    effects = numbers @ x / power
+    scores = (numbers - np.outer(effects, x)) * (x / slack) @ together
+    errors = np.linalg.norm(scores, axis=1) / power
+    effect, error = float(effects[0]), float(errors[0])
+    reach = student_quantile(df) * error
+    finds = reach + float(t.ppf(POWER, df)) * error
+    if not (y @ y):  # the number is the same in all runs of a stratum
+        return Estimate(effect, effect, effect, 1.0, finds)
+    sines = np.abs(effects) / np.maximum(np.hypot(effects, errors), 1e-300)  # they order as t does
+    p = permutation_p(float(sines[0]), sines[1:], exact=False)
     return Estimate(effect, effect - reach, effect + reach, p, finds)
 
 
