@@ -94,7 +94,7 @@ def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
         width = _readable_width(BytesIO(b64decode(text)) if text else file)
         if PHONE < width < 1.2 * PHONE:  # rather a little smaller than scrolled
             width = PHONE
-        size = f"min-width: {width}px"
+        size = f"min-width: {width}px" if width > PHONE else f"min-width: min({width}px, 100%)"
         if text:  # two dots a pixel: without a width the letters would be twice the page's
             size += f"; width: {1.3 * width:.0f}px"
         picture = f'<img style="{size}" {match[0][5:]}'

@@ -148,9 +148,13 @@ def studies_table(_: Ledger) -> str:
             continue
         phases = [row["phase"] for row in rows if row["phase"] is not None]
         found = ", ".join(f"{phases.count(phase)} {phase}" for phase in sorted(set(phases)))
-        seeds, censored = len({row["seed"] for row in rows}), sum(row["censored"] for row in rows)
-        minutes = f"{sum(row.get('seconds') or 0.0 for row in rows) / 60:.0f}"
-        counts = [str(len(rows)), str(seeds), str(censored), minutes]
+        runs, censored = len(rows), sum(row["censored"] for row in rows)
+        if name == wide.STUDY:  # a row is a seed
+            runs = sum(row["rates"] for row in rows)
+            censored = runs - sum(row["fitted"] for row in rows)
+        seconds = sum(row.get("seconds") or 0.0 for row in rows)
+        minutes = f"{seconds / 60:.0f}" if seconds else ""
+        counts = [str(runs), str(len({row["seed"] for row in rows})), str(censored), minutes]
         shape = [_values(rows, "normalization"), _values(rows, "gamma")]
         lines.append([name, title, *shape, *counts, found])
     head = ["study", "what is varied", "layout", "gamma", "runs", "seeds", "censored"]

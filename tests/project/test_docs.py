@@ -162,8 +162,9 @@ def test_no_line_of_a_list_begins_with_a_comment() -> None:
         assert not re.findall(r"^ *<!-- .*-->\S.*", path.read_text(encoding="utf-8"), re.M), path
 
 
-def test_pictures_and_tables_fit_a_desktop(site: Path, browser: Any) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pictures_and_tables_fit_a_desktop(site: Path, browser: Any, scheme: str) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
     pages = ("tasks", "questions", "results", "claims", "verdict", "mechanism")
     for name in pages:
         page.goto((site / f"{name}.html").as_uri())
