@@ -106,7 +106,8 @@ def rank_map(diagram: Diagram, measure: RankMeasure) -> "Figure":
     Source: complexity-control paper, figure 5C.
     """
     with _map_figure(diagram, legend=1.5, bar=0.55) as figure:
-        add_legend(figure, _draw_ranks(figure.subplots(), diagram, measure), columns=4)
+        handles = _draw_ranks(figure.subplots(), diagram, measure)
+        add_legend(figure, handles, columns=min(4, int(figure.get_figwidth())))
     return figure
 
 
