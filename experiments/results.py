@@ -253,12 +253,14 @@ def figure2_table(_: Ledger) -> str:
     shown = ("best_ood", "best_symmetric", "best_id", "end_ood", "end_symmetric")
     lines = []
     for (depth, gamma), rows in grouped(_tables().get(wide.STUDY, []), wide.CELL).items():
-        counts = (len(rows), sum(row["rates"] for row in rows), sum(row["fitted"] for row in rows))
+        names = ("rates", "fitted", "by_rule", "by_other")
+        counts = (len(rows), *(sum(row[name] for row in rows) for name in names))
         values = ([row[name] for row in rows if row[name] is not None] for name in shown)
         shares = [spread(of) for of in values]
         lines.append([str(depth), f"{gamma:g}", *map(str, counts), *shares])
     heads = ("rule, best", "symmetric, best", "ID, best", "rule, end", "symmetric, end")
-    return table(["layers", "gamma", "seeds", "runs", "fitted", *heads], lines)
+    first = ["layers", "gamma", "seeds", "runs", "fitted", "end by rule", "end symmetric"]
+    return table([*first, *heads], lines)
 
 
 MADE: Mapping[str, Callable[[Ledger], str]] = {

@@ -321,14 +321,14 @@ STUDIES: Mapping[str, Study] = {
         ("mechanism", "raw", "answers"),
     ),
     "settings-post-again": Study(
-        "320 more random settings, post-LayerNorm",
+        "more random settings, post-LayerNorm",
         lambda name: _fresh_settings(
             name, "post", **{"neurips": range(130, 250), "complexity-control": range(130, 330)}
         ),
         ("mechanism", "raw", "answers"),
     ),
     "settings-pre": Study(
-        "400 more random settings, pre-LayerNorm",
+        "random settings, pre-LayerNorm",
         lambda name: _fresh_settings(name, "pre", **{"complexity-control": range(130, 530)}),
         ("mechanism",),
     ),

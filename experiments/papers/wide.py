@@ -71,6 +71,8 @@ def witnesses(rows: Rows) -> list[Row]:
             row[f"first_{name}"] = None if first is None else first[name]
         for name in ("end_ood", "end_symmetric"):
             row[name] = max((run[name] for run in fitted), default=None)
+        row["by_rule"] = sum(run["end_ood"] > 0.5 for run in fitted)
+        row["by_other"] = sum(run["end_symmetric"] > 0.5 for run in fitted)
         row["end_ood_mean"] = mean(run["end_ood"] for run in fitted) if fitted else None
         for name, of in (("before", runs), ("gives_way", runs), ("comes_back", fitted)):
             values = [run[name] for run in of if run[name] is not None]

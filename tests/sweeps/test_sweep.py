@@ -506,7 +506,7 @@ def test_a_table_as_text(small: SweepFolder, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(to_csv(found).replace("gamma,", "gama,", 1))
     with pytest.raises(StoreError, match=r"table.csv is damaged: .*\"gamma\" does not exist"):
         read_table(tmp_path / "table.csv")
-    with pytest.raises(ConfigError, match=r"expected a sweep folder, a .parquet or a .csv file"):
+    with pytest.raises(ConfigError, match=r"is not a sweep folder, a .parquet or a .csv file"):
         read_table(tmp_path / "table.txt")
     with pytest.raises(StoreError, match="not a sweep folder"):
         read_table(tmp_path)

@@ -170,11 +170,12 @@ def _without(basis: Floats, values: Floats) -> Floats:
 def decide(estimate: Estimate, least: float, p: float | None = None) -> tuple[Verdict, str]:
     """The verdict on an effect, positive as claimed, and its reason; ``p`` may be an adjusted one.
 
-    An effect that is there decides, whichever way it points. Runs that could not find the least
-    effect that counts decide nothing else. A least effect of 0 asks for the direction alone.
+    An effect that is there, by p and by its interval, decides, whichever way it points. Runs that
+    could not find the least effect that counts decide nothing else. A least effect of 0 asks for
+    the direction alone.
     """
     p = estimate.p if p is None else p
-    if p <= LEVEL and estimate.effect >= least:
+    if p <= LEVEL and estimate.effect >= least and estimate.low > 0:
         return "supported", f"at least {least:.2g}, with p <= {LEVEL:g}"
     if p <= LEVEL and estimate.high < 0:
         return "reversed", "the effect is the other way round"
