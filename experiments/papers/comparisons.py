@@ -107,6 +107,8 @@ def _permutation_test(
     """p, the number of relabellings tried, and whether these are all ``count`` there are."""
     checked(seed, int, "seed", low=0)
     exact = count <= EXACT_UP_TO
+    size = max(float(np.abs(sample).max()) for sample in samples) or 1.0
+    samples = tuple(sample / size for sample in samples)
     tried = count if exact else DRAWN
     result = permutation_test(
         samples,
@@ -118,6 +120,5 @@ def _permutation_test(
         rng=np.random.default_rng(seed),
     )
     # not scipy's p: its room for rounding is relative to the difference, not to the values
-    size = max(float(np.abs(sample).max()) for sample in samples)
-    p = permutation_p(result.statistic, result.null_distribution, exact=exact, size=size)
+    p = permutation_p(result.statistic, result.null_distribution, exact=exact, size=1)
     return p, tried, exact

@@ -5,7 +5,8 @@
 :mod:`papers.wide` judges it. A
 run goes on until its training accuracy is at least 0.99 at two successive evaluations, and then as
 long again, at most 1,000 steps; it ends after ``MOST`` steps in any case. Several processes share
-the work; one that is killed goes on from its last checkpoint. 111 runs take 30 hours of one core.
+the work; one that is killed goes on from its last checkpoint. 111 runs take 30 hours of one core. A
+GPU trains all runs of a depth together, in minutes, with products in TF32 and without checkpoints.
 """
 
 import argparse
@@ -171,6 +172,7 @@ def train(
         for config in configs:
             with contextlib.suppress(LockedError):
                 left.append(_Run(config, out, held, device))
+        left = [run for run in left if not _is_over(run.curve)]  # another process was faster
         while left and not stopped():
             sessions = [run.session for run in left]
             stack = Stack([Member(one.config, one.state, one.training) for one in sessions])
@@ -189,7 +191,8 @@ def train(
 
 def _curve(path: Path) -> list[Row]:
     curve = path / CURVE
-    return [json.loads(line) for line in curve.open()] if curve.exists() else []
+    whole = curve.read_text().rpartition("\n")[0] if curve.exists() else ""  # a kill tears a line
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def _is_over(curve: list[Row]) -> bool:
@@ -251,16 +254,14 @@ def main() -> None:
 
 def _groups(out: Path, device: torch.device) -> Iterator[list[RunConfig]]:
     """Runs to train together: on a CPU one by one, on a GPU all of a depth."""
-    left = [config for config in runs(PRECISION[device.type]) if not _has_ended(config, out)]
-    if device.type == "cpu":
-        yield from ([config] for config in left if not _has_ended(config, out))
-    else:
-        for depth in RATES:
-            yield [config for config in left if config.model.n_layers == depth]
-
-
-def _has_ended(config: RunConfig, out: Path) -> bool:
-    return key(config) in kept_rows() or _is_over(_curve(out / "runs" / run_id(config)))
+    kept = kept_rows()
+    left = [config for config in runs(PRECISION[device.type]) if key(config) not in kept]
+    groups = [[config] for config in left]
+    if device.type != "cpu":
+        groups = [[one for one in left if one.model.n_layers == depth] for depth in RATES]
+    for group in groups:
+        if not all(_is_over(_curve(out / "runs" / run_id(config))) for config in group):
+            yield group
 
 
 def write_table(out: Path) -> None:

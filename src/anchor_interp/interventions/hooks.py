@@ -65,6 +65,7 @@ def hooked(model: HookedTransformer, edits: Mapping[str, Edit]) -> Iterator[None
 
     hooks: list[Any] = [(name, checking(name, edit)) for name, edit in edits.items()]
     if is_bridge(model):
+        hooks.sort(key=lambda each: each[0].endswith("hook_resid_mid"))  # after what it reads
         hooks = [pair for each in hooks for pair in _reaching_the_stream(*each)]
     with model.hooks(fwd_hooks=hooks):
         yield

@@ -160,7 +160,7 @@ class Run(Readable):
 
     def at(self, step: int) -> "Run":
         """The same run at another checkpoint; StoreError lists all if it does not exist."""
-        if checked(step, int, "step") not in self.steps:
+        if (step := checked(step, int, "step")) not in self.steps:
             raise StoreError(f"{self.name} has no checkpoint at step {step}; it has {self.steps}")
         return replace(self, step=step)
 

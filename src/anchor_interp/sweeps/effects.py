@@ -107,13 +107,11 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
         return None
     together = np.zeros((len(x), len(clusters)))
     together[np.arange(len(x)), [clusters[c] for s in strata for c in s.clusters]] = 1
-    drawn = np.hstack(
-        [
-            (numbers := number[orders]) - numbers @ basis @ basis.T
-            for (_, number), basis, orders in zip(rests, bases, shuffles(strata), strict=True)
-        ]
-    )
-    numbers = np.vstack([y, drawn])  # [1 + draw, run]: as they are, and in other orders
+    drawn = [
+        (numbers := number[orders]) - numbers @ basis @ basis.T
+        for (_, number), basis, orders in zip(rests, bases, shuffles(strata), strict=True)
+    ]
+    numbers = np.vstack([y, np.hstack(drawn)])  # [1 + draw, run]: as they are, and in other orders
     effects = numbers @ x / power
     scores = (numbers - np.outer(effects, x)) * (x / slack) @ together
     errors = np.linalg.norm(scores, axis=1) / power
