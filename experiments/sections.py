@@ -295,7 +295,7 @@ def control_6c(data: Data) -> Panels:
     numbers = {"stable_rank": "stable rank", "rank_share": "over the initial one"}
     every = by_phase(data.rows("decay"), numbers, strata=False)
     return [
-        [("(C) stable rank of W_Q L0, W_Q(1) in the paper", rank_map(_decay(data), "stable_rank"))],
+        [("(C) stable rank of W_Q L0", rank_map(_decay(data), "stable_rank"))],
         [("every run of this grid", every)],
         *_every_run(data, **numbers),
     ]
