@@ -143,7 +143,7 @@ class _Run:
         if given is None:
             given = predict(self.session.state.model, np.concatenate([probes, answers.tokens]))
         of_probes, of_answers = np.split(given, [len(probes)])
-        logged = self.session.log(event, of_probes)
+        logged = self.session.log(event, of_probes) or {}
         accuracies = {name: logged[f"{name}_accuracy"] for name in ("train", "id", "ood")}
         row = {"step": event.step, "loss": logged["loss"], **accuracies}
         self.curve.append(row | answers.row(of_answers))

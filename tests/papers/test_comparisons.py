@@ -53,7 +53,7 @@ def two_sizes(one: Sample, two: Sample) -> Fraction:
         for sample, mean in zip((one, two), means, strict=True)
     )
     square = (means[0] - means[1]) ** 2
-    return square / (square + error) if square else square
+    return Fraction(square / (square + error)) if square else square
 
 
 def one_size(kind: str, values: Sample, signs: Sample) -> Fraction:

@@ -77,7 +77,7 @@ def test_all_relabellings_of_few_runs() -> None:
         return round(float(abs(slope[1]) / math.sqrt(covariance[1, 1])), 9)
 
     sizes = np.array([size(order) for order in itertools.permutations(ys)])
-    exact = float(np.mean(sizes >= size(ys)))
+    exact = float(np.mean(sizes >= size(ys.tolist())))
     assert rise(runs(2, xs.tolist(), ys.tolist())).p_value == pytest.approx(exact, abs=0.015)
 
 
