@@ -47,9 +47,6 @@ CURVE = "curve.jsonl"
 PRECISION = {"cpu": "float32", "cuda": "tf32"}
 GAMMAS = (0.35, 0.5, 0.65, 0.8, 0.95)
 SEEDS = 3
-OFFSETS = (-10, -6, -7, -16, -4, -3, -1, 2, 3, 6, 10)
-"""Answers to (4, 3) that are counted, as answer - key: the rule's, the symmetric, and seen sums."""
-
 Row = dict[str, Any]
 Key = tuple[float, ...]
 
@@ -87,34 +84,20 @@ class Answers:
     """What a model answers to fixed sequences: a row of a curve."""
 
     def __init__(self, task: AnchorTask) -> None:
-        self.task = task
         self.unseen = draw(task, task.unseen, "all", 700, seed=2, stream="figure2")
         self.broken = draw(task, ((3, 4),), "train", 280, seed=2, stream="figure2")
-        self.seen = draw(task, task.seen, "test", 1500, seed=2, stream="figure2")
 
     @property
     def tokens(self) -> Integer[np.ndarray, "n pos"]:
         """The sequences, as a model reads them."""
-        return np.concatenate([part.tokens for part in (self.unseen, self.broken, self.seen)])
+        return np.concatenate([self.unseen.tokens, self.broken.tokens])
 
     def row(self, answers: Integer[np.ndarray, " n"]) -> Row:
-        """Shares of the answers to (4, 3), in all and by position of the key; accuracies."""
-        ends = np.cumsum([len(self.unseen.tokens), len(self.broken.tokens)])
-        unseen, broken, seen = np.split(answers, ends)
-        offsets = unseen - self.unseen.key.astype(int)
-        row = {f"x{offset:+d}": _share(offsets == offset) for offset in OFFSETS}
-        for position in range(self.task.length - 2):
-            there = offsets[self.unseen.position == position]
-            row |= {
-                f"rule_p{position}": _share(there == -10),
-                f"sym_p{position}": _share(there == -6),
-            }
-        row["broken"] = _share(broken == self.broken.targets)
-        right = seen == self.seen.targets
-        for index, (a, b) in enumerate(self.task.pairs):
-            if (a, b) in self.task.seen:
-                row[f"id_{a}{b}"] = _share(right[self.seen.pair == index])
-        return row
+        """Shares of (4, 3) answered by the rule and as the other order, and of (3, 4) right."""
+        unseen, broken = np.split(answers, [len(self.unseen.tokens)])
+        added = unseen - self.unseen.key.astype(int)
+        shares = {"x-10": added == -10, "x-6": added == -6, "broken": broken == self.broken.targets}
+        return {name: _share(right) for name, right in shares.items()}
 
 
 def _share(right: np.ndarray) -> float:

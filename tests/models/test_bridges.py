@@ -164,9 +164,9 @@ def pair_of(kind: str) -> tuple[Any, Any]:
     return bridge.to(torch.float64), model
 
 
-def _edited(name: str) -> Callable[[Any], Any]:
+def _edited(*names: str) -> Callable[[Any], Any]:
     def logits(model: Any) -> Any:
-        with hooked(model, {f"blocks.1.{name}": torch.tanh}):
+        with hooked(model, {f"blocks.1.{name}": torch.tanh for name in names}):
             return ai.last_logits(model, TOKENS)
 
     return logits
@@ -200,6 +200,9 @@ INSTRUMENTS: dict[str, Callable[[Any], Any]] = {
         name: _edited(name)
         for name in ("attn.hook_pattern", "attn.hook_z", "hook_resid_mid", "mlp.hook_post")
     },
+    "hook_resid_mid before what it reads": _edited(
+        "hook_resid_mid", "hook_resid_pre", "hook_attn_out"
+    ),
     "patch": lambda model: (
         ai.patch(
             model, CLEAN, CORRUPTED, ai.site_grid(model, SITES, positions=CLEAN), METRIC
