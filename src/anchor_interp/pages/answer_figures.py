@@ -4,6 +4,7 @@ One glance tells memorizing (no colour holds), symmetric (one colour, a wrong on
 colour, the rule's) and mixtures (:mod:`anchor_interp.runs.answers`).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,6 @@ import numpy as np
 
 from anchor_interp.pages.style import PHASE_COLOURS, single
 from anchor_interp.runs.answer_map import EXCEPTION, NONE, RULE, SYMMETRIC, AnswerMap
-from anchor_interp.tasks.functions import Pair
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +21,7 @@ _OWN = {
     SYMMETRIC: PHASE_COLOURS["symmetric"],
     EXCEPTION: "#7B4F9D",
 }
-_BORROWED = ("#E69F00", "#A0522D", "#F0E442", "#CC79A7", "#0072B2")
+_BORROWED = ("#07B", "#FA8", "#C7A", "#880", "#B22", "#336", "#E90", "#FE4", "#A52")
 _ANOTHER, _REST = "another function", {"another function": "#A9A9C9", NONE: "#88888830"}
 _WORDS = {RULE: "the rule", SYMMETRIC: "the target of the other order",
           EXCEPTION: "its exception", NONE: "no function holds"}  # fmt: skip
@@ -41,7 +41,7 @@ def answer_maps(
     from matplotlib.patches import Patch
 
     panels = [
-        (_title(title, one, pair), one, index)
+        (title if title and len(one.pairs) == 1 else f"{title}, {pair}".lstrip(", "), one, index)
         for title, one in maps.items()
         for index, pair in enumerate(one.pairs)
     ]
@@ -57,7 +57,7 @@ def answer_maps(
         for each, (title, one, index) in zip(axes.flat, panels, strict=False):
             holding = one.holding[index].T  # [position key]
             first, last = int(one.keys[0]), int(one.keys[-1])
-            palette = ListedColormap([colours.get(n, _REST[_ANOTHER]) for n in one.functions])
+            palette = ListedColormap([colours.get(n, colours[_ANOTHER]) for n in one.functions])
             each.imshow(
                 holding, cmap=palette, vmin=-0.5, vmax=len(one.functions) - 0.5, aspect="auto",
                 interpolation="nearest",
@@ -65,14 +65,13 @@ def answer_maps(
             )  # fmt: skip
             each.set_title(title)
             each.set_yticks(range(0, len(holding), 2))
-            held |= {one.functions[i] for i in np.unique(holding)}
+            names = {one.functions[i] for i in np.unique(holding)}
+            held |= {name if name in colours else _ANOTHER for name in names}
         for each in axes.flat[max(0, len(panels) - columns) : len(panels)]:
             each.set_xlabel("key x")
             each.tick_params(labelbottom=True)
         figure.supylabel("position of the key", fontsize=10)
         shown = {name: tint for name, tint in colours.items() if name in held}
-        if held - set(colours):
-            shown |= {_ANOTHER: _REST[_ANOTHER]}
         beside = min(len(shown), int(width * columns // 1.7))
         figure.legend(
             handles=[Patch(color=c, label=_WORDS.get(name, name)) for name, c in shown.items()],
@@ -82,18 +81,12 @@ def answer_maps(
     return figure
 
 
-def _title(title: str, one: AnswerMap, pair: Pair) -> str:
-    """Of a panel; it names the pair if the map has several, or no title."""
-    return title if title and len(one.pairs) == 1 else ", ".join(filter(None, (title, str(pair))))
-
-
 def _colours(maps: Iterable[AnswerMap]) -> dict[str, str]:
-    """Colours of the functions that hold most often over all maps; others share one."""
-    total: dict[str, float] = {}
+    """The colour of each function, by its place in the task; of too many, the most frequent."""
+    total = Counter[str]()
     for one in maps:
-        for name, share in one.cells.items():
-            total[name] = total.get(name, 0) + share
-    seen = [name for name in total if name not in _OWN and name != NONE and total[name] > 0]
-    ranked = sorted(seen, key=lambda name: -total[name])
-    borrowed = dict(zip(ranked, _BORROWED, strict=False))
-    return {**_OWN, **borrowed, NONE: _REST[NONE]}
+        total.update(one.cells)
+    seen = [name for name in total if name not in (*_OWN, NONE)]
+    if len(seen) > len(_BORROWED):
+        seen.sort(key=lambda name: -total[name])
+    return {**_OWN, **dict(zip(seen, _BORROWED, strict=False)), **_REST}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from anchor_interp._util.environment import limited_threads, resolve_device
+from anchor_interp._util.errors import StoreError
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.memory import check_training_fits
@@ -44,11 +45,15 @@ class Estimate:
 def estimate(
     configs: Mapping[str, RunConfig], folder: SweepFolder, *, workers: int, device: str = "auto"
 ) -> Estimate:
-    """What the runs that are not done will take; ConfigError if one does not fit into memory.
+    """What missing runs will take; ConfigError if memory is too small, StoreError if it is a file.
 
     A few steps of each shape are timed, on a CPU with at most 128 sequences; the time for a larger
     batch is in proportion, which overestimates it.
     """
+    path = folder.path.absolute()
+    place = next(place for place in (path, *path.parents) if place.exists())
+    if not place.is_dir():
+        raise StoreError(f"{place} is a file; name a folder for the sweep")
     states = folder.states(configs)
     todo = {name: config for name, config in configs.items() if states[name] not in ENDED}
     target, timed, total = resolve_device(device), dict[Hashable, float](), 0.0
@@ -59,8 +64,6 @@ def estimate(
             _LOGGER.info("timing a model: %s", config.model)
             timed[shape] = _seconds_per_step(config, target)
         total += _START_SECONDS + timed[shape] * train.steps
-    path = folder.path.absolute()
-    place = next(place for place in (path, *path.parents) if place.exists())
     return Estimate(
         runs=len(configs),
         todo=len(todo),

@@ -208,7 +208,7 @@ def read_table(path: str | Path) -> list[TableRow]:
     """The rows of a sweep folder, or of a Parquet or CSV table.
 
     Raises:
-        StoreError: the table is missing or damaged; ConfigError if the path is not a table.
+        StoreError: the table is missing or not a sweep's; ConfigError if the path is not a table.
     """
     path = checked_path(path, "the path of the table")
     if path.is_dir():
@@ -216,7 +216,8 @@ def read_table(path: str | Path) -> list[TableRow]:
     if path.suffix not in (".parquet", ".csv"):
         raise ConfigError(f"{path} is not a sweep folder, a .parquet or a .csv file")
     data = files.read_bytes(path, limit=MAX_TABLE_BYTES)
-    with raising(StoreError, f"{path} is damaged: ", "; write it again", of=DAMAGES):
+    what_to_do = "; write one with anchor-interp table SWEEP --csv"
+    with raising(StoreError, f"{path} is not a sweep's table: ", what_to_do, of=DAMAGES):
         is_csv = path.suffix == ".csv"
         rows = from_csv(data.decode()) if is_csv else from_parquet(data, older=True)[0]
     return list(rows)
