@@ -155,9 +155,12 @@ TAKES_A_MODEL: dict[str, Callable[[HookedTransformer], object]] = {
 
 @pytest.mark.parametrize("name", TAKES_A_MODEL)
 def test_a_model_without_weights_is_refused(name: str) -> None:
-    model = random_model().to("meta", print_details=False)
-    with pytest.raises(ai.ConfigError, match=r"^the model is on the device meta"):
-        TAKES_A_MODEL[name](model)
+    whole, part = random_model(), random_model()
+    whole.to("meta", print_details=False)
+    part.blocks[0].mlp.to("meta")
+    for model in (whole, part):
+        with pytest.raises(ai.ConfigError, match=r"^the model, or a part, is on the device meta"):
+            TAKES_A_MODEL[name](model)
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

@@ -6,6 +6,7 @@ the same numbers as all of them padded together.
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,9 @@ def test_exchanging_a_token_gives_the_answer_of_the_other_sequence() -> None:
     renamed = renamed_answers(np.arange(7), pairs, seed=0)
     names = dict(zip(pairs.counterfactual.tolist(), renamed.counterfactual.tolist(), strict=True))
     assert sorted(names.values()) == sorted(set(names.values()))
+    spread = replace(pairs, counterfactual=pairs.counterfactual * 10**15 - 3)
+    likewise = renamed_answers(np.arange(7) * 10**15 - 3, spread, seed=0).counterfactual
+    assert (likewise == renamed.counterfactual * 10**15 - 3).all()
     site = ai.Site("resid_post", 0, "a")
     found = ai.learn_subspace(model, pairs, site, 2, seed=0, steps=3, quiet=True)
     assert found.basis.shape == (16, 2)
@@ -286,6 +290,7 @@ def test_an_answer_that_copies_the_label_is_exchanged() -> None:
             r"task, or all its answers \(range\(n\)\), has shape \(\)",
         ),
         (lambda: renamed_answers([1, 2], exchanged(), seed=0), "not among those to rename: give"),
+        (lambda: renamed_answers(range(100), exchanged(), seed=-1), "seed is -1; expected at least"),
         (lambda: patch_of(CORRUPTED, np.zeros((5, 120))), "metric is an array of float64, shape"),
         (lambda: accuracy(random_model(), CLEAN), "sequences is Examples: .* a Sequences"),  # type: ignore[arg-type]
         (

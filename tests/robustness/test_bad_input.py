@@ -257,8 +257,8 @@ ARGUMENTS: list[tuple[Build, str]] = [
         "tokens has 99 positions; expected 1 to 20",
     ),
     (
-        lambda: given(contrast_pairs, "neurips", "key", 5, seed=0),
-        "task is 'neurips'; expected an AnchorTask",
+        lambda: given(contrast_pairs, Examples(ROWS), "key", 5, seed=0),
+        "task (of anchors; examples go to ai.patch in pairs) is Examples: ",
     ),
     (
         lambda: given(patch, "model", None, None, [], None),
@@ -314,13 +314,25 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(learning_coefficient, 3), "run is 3; expected a Run"),
     (lambda: given(load_transformer, ""), "the path of the weights is ''; expected a path"),
     (lambda: given(save_transformer, 3, "x.safetensors"), "model is 3; expected a HookedTransf"),
-    (lambda: given(route_scores, tiny_model(), 3), "task is 3; expected an AnchorTask"),
+    (
+        lambda: given(route_scores, tiny_model(), Examples(ROWS)),
+        "task (of anchors; ai.path_patch and ai.prune take examples) is Examples: ",
+    ),
+    (
+        lambda: given(answer_map, tiny_model(), Examples(ROWS)),
+        "task (of anchors; ai.last_logits answers examples) is Examples: ",
+    ),
+    (
+        lambda: given(interchange_pairs, Examples(ROWS), 5, seed=0),
+        "task (of anchors; ai.exchange_label pairs examples) is Examples: ",
+    ),
     (lambda: given(site_grid, tiny_model(), ["zz"]), "names[0] is 'zz'; expected one of"),
     (
         lambda: given(logit_difference, *[sample(TASK, "id", 3, seed=0)] * 2),
         "right and wrong are the same in all 3 examples",
     ),
     (lambda: given(log_prob, Examples(ROWS)), "the examples have no answers"),
+    (lambda: given(Examples, ROWS, padding=0.5), "padding is 0.5; expected an integer or None"),
     (lambda: patched([Site("z", 0, 9)]), "position is 9 in row 0, which has 9 tokens from"),
     (
         lambda: given(tiny_model().blocks[0], torch.zeros(1, 2, 8), torch.zeros(1, 2, 8)),
@@ -345,7 +357,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     ),
     (
         lambda: given(exchange_label, Examples(ROWS), Examples(ROWS), "colour", lambda a, _b: a),
-        "no label of the examples is called 'colour'; known: ",
+        "no label of the examples is called 'colour'; known: none",
     ),
     (lambda: given(mask_position, tiny_model(), Examples(ROWS), 9), "position is 9 in row 0"),
     (

@@ -102,7 +102,6 @@ def fingerprint_model(
     have not begun after ``max_seconds`` are None, and a warning says how many; the verdict may then
     be ``unclear``. Work of more than two seconds shows its progress, unless ``quiet``.
     """
-    checked(task, AnchorTask, "task")
     subject = Subject(model, task, training=training, initial=initial, seed=seed)
     return fingerprint_of(subject, max_seconds=max_seconds, quiet=quiet)
 

@@ -99,7 +99,7 @@ def logit_lens(model: HookedTransformer, tokens: Inputs) -> LogitLens:
     streams = torch.stack([_read(x, tokens) for x in seen.values()])  # [point, batch, d]
     read = model.ln_final(streams) if model.cfg.normalization_type in _CENTRED else streams
     logits = read @ model.unembed.W_U.to(read.dtype) + model.unembed.b_U
-    _check_sum(last_logits(model, tokens), logits[-1], logits)
+    _check_sum(model, last_logits(model, tokens), logits[-1], logits)
     return LogitLens(tuple(names), logits.double().cpu().numpy())
 
 
@@ -134,7 +134,7 @@ def attribute_logits(
     bias = at_least_float32(model.unembed.b_U).expand(1, n, -1)
     every = torch.cat([streams @ model.unembed.W_U.to(streams.dtype), bias])
     logits = every.gather(2, index.expand(len(every), -1, -1))  # [component, batch, answer]
-    _check_sum(last_logits(model, tokens).gather(1, index), logits.sum(0), logits)
+    _check_sum(model, last_logits(model, tokens).gather(1, index), logits.sum(0), logits)
     return Attribution((*parts, "unembedding bias"), logits.double().cpu().numpy())
 
 
@@ -190,10 +190,11 @@ def _normed(parts: Parts, norm: Any, scale: Tensor, name: str, *, centred: bool 
     return normed
 
 
-def _check_sum(logits: Tensor, total: Tensor, parts: Tensor) -> None:
+def _check_sum(model: HookedTransformer, logits: Tensor, total: Tensor, parts: Tensor) -> None:
     """The model's own logits must come back, up to rounding of the largest part."""
     off = float((total - logits).abs().max()) if logits.numel() else 0.0
     largest = float(parts.abs().max()) if parts.numel() else 0.0
-    if not off <= torch.finfo(logits.dtype).eps ** 0.5 * max(largest, 1.0):
+    eps = max(torch.finfo(each.dtype).eps for each in (model.cfg, logits))  # a model may mix both
+    if not off <= eps**0.5 * max(largest, 1.0):
         more = "the model, or a hook attached to it, does more than this analysis covers"
         raise ConfigError(f"the parts differ from the model's logits by {off:.3g}: {more}")

@@ -43,7 +43,8 @@ class Subject:
     def __post_init__(self) -> None:
         check_model(self.model)
         if self.task is not None:
-            check_fits(self.model, checked(self.task, AnchorTask, "task"))
+            where = "task (of anchors; ai.path_patch and ai.prune take examples)"
+            check_fits(self.model, checked(self.task, AnchorTask, where))
         check_weights(self.model)
         checked(self.initial, HookedTransformer | None, "initial")
         checked(self.seed, int, "seed", low=0, high=MOST_SEED)

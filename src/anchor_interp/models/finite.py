@@ -33,10 +33,10 @@ def check_answers(answers: Integer[np.ndarray, " ..."] | None, d_vocab: int) -> 
         raise ConfigError(f"{given}; the model's output tokens are 0 to {d_vocab - 1}")
 
 
-def check_placed(weight: Tensor) -> None:
-    """Raise a ConfigError if a weight is on the device meta."""
-    if weight.is_meta:
-        raise ConfigError("the model is on the device meta: it has no weights to run")
+def check_placed(model: nn.Module) -> None:
+    """Raise a ConfigError if a weight of the model is on the device meta."""
+    if any(weight.is_meta for weight in model.parameters()):
+        raise ConfigError("the model, or a part, is on the device meta: it has no weights to run")
 
 
 @torch.no_grad()
@@ -45,8 +45,8 @@ def check_weights(model: nn.Module) -> None:
 
     Logits do not always tell: TransformerLens takes attention that is NaN as 0.
     """
+    check_placed(model)
     for name, weight in model.named_parameters():
-        check_placed(weight)
         if wrong := int((~torch.isfinite(weight)).sum()):
             text = f"{name} holds {wrong:,} of {weight.numel():,} values that are not finite"
             raise ConfigError(f"{text}; expected finite weights: {_ADVICE}")

@@ -30,7 +30,7 @@ def linear(
     rows = x.flatten(0, -2)
     takes_onednn = (
         rows.dtype == weight.dtype == torch.float32
-        and rows.device.type == "cpu"
+        and rows.device.type == weight.device.type == "cpu"
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._are_functorch_transforms_active()  # vmap has no rule for the operator
         and not onednn_fault()

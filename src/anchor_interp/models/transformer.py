@@ -156,7 +156,7 @@ def check_model(model: Any) -> None:
     elif not isinstance(model, HookedTransformer):
         expected = "expected a HookedTransformer or a TransformerBridge"
         raise ConfigError(f"model is {shown(model)}; {expected}")
-    check_placed(model.embed.W_E)
+    check_placed(model)
 
 
 def check_causal(model: HookedTransformer) -> None:

@@ -47,7 +47,7 @@ def answer_map(
     if isinstance(model, Run):
         task = anchored(model.config.task, "a map of answers")
         model = model.transformer
-    task = checked(task, AnchorTask, "task")
+    task = checked(task, AnchorTask, "task (of anchors; ai.last_logits answers examples)")
     n = checked(n, int, "n", low=2, high=_MOST_PER_CELL)
     chosen = task.unseen if pairs is None else checked(pairs, tuple[Pair, ...], "pairs")
     if not chosen:

@@ -149,7 +149,7 @@ class Examples(Readable):
         padding: int | None = None,
     ) -> None:
         self.tokens: Integer[np.ndarray, "n pos"] = as_integers(tokens, "tokens", "n, pos")
-        self.padding = padding
+        self.padding = checked(padding, int | None, "padding")
         self.answers = None if answers is None else self._each(answers, "answers")
         self.wrong = None if wrong is None else self._each(wrong, "wrong")
         self.at: Int64[np.ndarray, " n"] = self._columns(at, "at")

@@ -120,9 +120,8 @@ def renamed_answers(
         answers = np.unique(as_integers(task, "task, or all its answers (range(n)),", "n"))
     if not np.isin(pairs.counterfactual, answers).all():
         raise ConfigError("the pairs expect answers that are not among those to rename: give all")
-    name = np.arange(answers.max() + 1)
-    name[answers] = np.random.default_rng(seed).permutation(answers)
-    return replace(pairs, counterfactual=name[pairs.counterfactual])
+    names = np.random.default_rng(checked(seed, int, "seed", low=0)).permutation(answers)
+    return replace(pairs, counterfactual=names[np.searchsorted(answers, pairs.counterfactual)])
 
 
 def _answers(given: Any, name: str, n: int) -> Int64[np.ndarray, " n"]:
