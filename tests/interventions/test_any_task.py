@@ -290,7 +290,10 @@ def test_an_answer_that_copies_the_label_is_exchanged() -> None:
             r"task, or all its answers \(range\(n\)\), has shape \(\)",
         ),
         (lambda: renamed_answers([1, 2], exchanged(), seed=0), "not among those to rename: give"),
-        (lambda: renamed_answers(range(100), exchanged(), seed=-1), "seed is -1; expected at least"),
+        (
+            lambda: renamed_answers(range(100), exchanged(), seed=-1),
+            "seed is -1; expected at least",
+        ),
         (lambda: patch_of(CORRUPTED, np.zeros((5, 120))), "metric is an array of float64, shape"),
         (lambda: accuracy(random_model(), CLEAN), "sequences is Examples: .* a Sequences"),  # type: ignore[arg-type]
         (

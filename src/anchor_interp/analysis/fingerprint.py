@@ -19,7 +19,7 @@ import numpy as np
 
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.progress import deadline, reporting_one
-from anchor_interp._util.schema import checked, to_dict
+from anchor_interp._util.schema import to_dict
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS, Fingerprint, kept_fingerprint
 from anchor_interp.analysis.routes import RouteName, route_scores
