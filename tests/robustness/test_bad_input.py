@@ -87,6 +87,7 @@ from anchor_interp.tasks.sequences import draw, sample
 TASK = TASKS["neurips"]
 KEYS = TASK.keys
 ROWS = np.arange(18).reshape(2, 9)
+LABELLED = Examples(ROWS, labels={"a": [1, 2]})
 TWO, Z = (ROWS, ROWS + 1), Site("z", 0)
 Build = Callable[[], object]
 
@@ -358,6 +359,10 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (
         lambda: given(exchange_label, Examples(ROWS), Examples(ROWS), "colour", lambda a, _b: a),
         "no label of the examples is called 'colour'; known: none",
+    ),
+    (
+        lambda: given(exchange_label, LABELLED, LABELLED, "a", lambda labels: labels["a"]),
+        "answer makes 1 of the labels of row 0, answered by None",
     ),
     (lambda: given(mask_position, tiny_model(), Examples(ROWS), 9), "position is 9 in row 0"),
     (

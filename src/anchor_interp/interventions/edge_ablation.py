@@ -275,7 +275,7 @@ def _aligned(sequences: Tokens, position: int | None) -> Examples:
         if isinstance(sequences, Sequences):
             where, what = sequences.position, "have the key"
         if (n := len(np.unique(where))) > 1:
-            raise ConfigError(f"the sequences {what} at {n} positions; expected one")
+            raise ConfigError(f"the sequences {what} at {n} positions; take those of one at a time")
         return examples
     names = () if position is None else ("key", "first", "second")
     rows: Any = sequences if getattr(sequences, "ndim", 1) > 1 else [sequences]

@@ -92,8 +92,8 @@ def exchange_label(
         computed = _answers(answer(examples.labels), "answer", len(examples))
         wrong = np.flatnonzero(examples.answers != computed)
         if len(wrong):
-            made = f"answer makes {computed[wrong[0]]} of the labels of row {wrong[0]}"
-            raise ConfigError(f"{made}, which is not its answer")
+            made, own = computed[row := wrong[0]], np.array(examples.answers, ndmin=1)[row]
+            raise ConfigError(f"answer makes {made} of the labels of row {row}, answered by {own}")
     moved = {**base.labels, label: source.labels[label]}
     expected = _answers(answer(moved), "answer", len(base))
     apart = expected != base.answers
