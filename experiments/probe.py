@@ -32,7 +32,7 @@ def main() -> None:
             for seed in (0, 1)
         )
         circuit = prune(EdgeAblation(run.model, sequences, "resample", references=references))
-        flow = information_flow(run.model, PROBE, position=PROBE_POSITION)
+        flow = information_flow(run.model, PROBE)
         path = FIGURES / f"probe-{phase}.png"
         style.save(plotting.information_flow(flow, circuit), path)
         print(f"{path.name}: {circuit.size} edges: {'; '.join(circuit.names)}")

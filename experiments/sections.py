@@ -30,7 +30,7 @@ from anchor_interp.pages.diagram_curves import along_axis
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map, rank_map
 from anchor_interp.runs.run import Run
 from anchor_interp.sweeps.diagrams import Diagram, phase_diagrams
-from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION
+from anchor_interp.tasks.sequences import PROBE
 from papers.claims import LEDGER, REALISTIC
 from papers.effects import grouped
 from papers.figures import (
@@ -101,7 +101,7 @@ def neurips_5_1(data: Data) -> Panels:
     rows = []
     for run, letters in zip(_solutions(data)[::-1], ("(a) (b)", "(c)", "", ""), strict=False):
         first, _, second = letters.partition(" ")
-        flow = information_flow(run.model, PROBE, position=PROBE_POSITION)
+        flow = information_flow(run.model, PROBE)
         rows.append([(f"{first} {titled(run)}", plotting.information_flow(flow))])
         if second or data.own:
             task = run.config.anchor_task

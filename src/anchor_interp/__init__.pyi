@@ -18,10 +18,7 @@ from .interventions.interchange import interchange as interchange
 from .interventions.interchange import learn_subspace as learn_subspace
 from .interventions.masks import edge as edge
 from .interventions.masks import mask_edges as mask_edges
-from .interventions.masks import mask_first_anchor as mask_first_anchor
-from .interventions.masks import mask_key_token as mask_key_token
 from .interventions.masks import mask_position as mask_position
-from .interventions.masks import mask_second_anchor as mask_second_anchor
 from .interventions.metrics import log_prob as log_prob
 from .interventions.metrics import logit_difference as logit_difference
 from .interventions.metrics import rank as rank

@@ -132,8 +132,6 @@ def test_the_answers_of_examples_are_what_a_circuit_keeps(parts: Parts) -> None:
     kept = bench.measure(bench.reachable & ~circuit.edges[None])[:2, 0]
     assert (kept >= bench.nothing[:2] + 0.9 * (bench.full - bench.nothing)[:2]).all()
     plain = EdgeAblation(model, anchor_interp.Examples(SEQUENCES.tokens, right), "zero")
-    given = EdgeAblation(model, examples, "zero", answers=right)
-    assert np.array_equal(plain.full, given.full)
     assert plain.full[1] < bench.full[1]
     assert "the model's own answers: 1.00" in repr(EdgeAblation(model, SEQUENCES))
 

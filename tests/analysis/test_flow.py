@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from exact_edges import exact_edges
-from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
+from small_models import FEW_KEYS, LAYOUTS, exact_answers, random_model, small_exact
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError
@@ -16,9 +16,9 @@ from anchor_interp.models.exact import (
     MECHANISMS,
     Mechanism,
     Normalization,
-    exact_answers,
 )
-from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Sequences, aligned_sequences
+from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.sequences import PROBE, PROBE_TOKENS, Sequences, aligned_sequences
 
 
 def wired(mechanism: Mechanism, sequences: Sequences) -> np.ndarray:
@@ -66,6 +66,7 @@ def test_an_effect_equals_that_of_the_edge_ablated_by_hand() -> None:
     references = aligned_sequences(FEW_KEYS, 2, 8, seed=1)
     tokens = torch.from_numpy(sequences.tokens.astype(np.int64))
     answers = np.arange(20, 28)
+    examples = Examples(tokens, answers, places=sequences.examples().places)
 
     def score(logits: torch.Tensor) -> np.ndarray:
         last = logits[:, -1]
@@ -80,7 +81,7 @@ def test_an_effect_equals_that_of_the_edge_ablated_by_hand() -> None:
 
     ways: list[tuple[Ablation, Sequences | None]] = [("zero", None), ("resample", references)]
     flows = {
-        way: information_flow(model, sequences, ablation=way, references=given, answers=answers)
+        way: information_flow(model, examples, ablation=way, references=given)
         for way, given in ways
     }
     donors = edge_outputs(model, references.tokens.astype(np.int64))
@@ -116,15 +117,15 @@ def test_attention_is_the_mean_pattern() -> None:
 
 def test_the_probe_of_the_papers() -> None:
     run = anchor_interp.load("tiny/inferential/1")
-    flow = information_flow(run.model, PROBE, position=PROBE_POSITION)
-    assert flow.tokens.tolist() == [list(PROBE)]
+    flow = information_flow(run.model, PROBE)
+    assert flow.tokens.tolist() == [list(PROBE_TOKENS)]
     assert flow.roles == ("noise", "noise", "key", "first", "second", *["noise"] * 3, "last")
-    expected = run.model(torch.tensor([PROBE])).argmax(-1)
+    expected = run.model(torch.tensor([PROBE_TOKENS])).argmax(-1)
     assert flow.outputs.tolist() == expected.tolist()
     assert flow.answers == expected[:, -1].numpy()
     assert flow.reachable.sum() == 54
     assert set(np.unique(flow.changed)) <= {0.0, 1.0}
-    unknown = information_flow(run.model, PROBE)
+    unknown = information_flow(run.model, PROBE.tokens)
     assert unknown.roles == (*map(str, range(8)), "last")
     assert (unknown.logit_difference == flow.logit_difference).all()
 
@@ -133,7 +134,5 @@ def test_bad_input_is_refused() -> None:
     model = random_model()
     with pytest.raises(ConfigError, match="resample ablation of one sequence needs references"):
         information_flow(model, PROBE, ablation="resample")
-    with pytest.raises(ConfigError, match="second is 9 in row 0"):
-        information_flow(model, PROBE, position=7)
     with pytest.raises(ConfigError, match="tokens has 11 positions; expected 1 to 10"):
-        information_flow(model, (*PROBE, 20, 20))
+        information_flow(model, np.array([[*PROBE_TOKENS, 20, 20]]))

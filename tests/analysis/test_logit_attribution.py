@@ -13,7 +13,7 @@ from versions import only_3
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.logit_attribution import attribute_logits, logit_lens
 from anchor_interp.interventions.hooks import activations, hooked
-from anchor_interp.interventions.masks import mask_key_token
+from anchor_interp.interventions.masks import mask_position
 from anchor_interp.models.exact import Mechanism, Normalization, exact_model
 from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.models.shapes import InitConfig, ModelConfig
@@ -51,7 +51,7 @@ def test_the_components_sum_to_the_logits(normalization: Normalization) -> None:
     assert len(found.components) == 3 * per_layer + 3 + (normalization == "pre")
     assert len(set(found.components)) == len(found.components) == len(found.logits)
     # with a mask attached the sum is the masked model's
-    with mask_key_token(built, SEQUENCES):
+    with mask_position(built, SEQUENCES, "key"):
         masked = attribute_logits(built, SEQUENCES.tokens)
         np.testing.assert_allclose(masked.logits.sum(0), logits(built), rtol=0, atol=1e-10)
     assert abs(masked.logits.sum(0) - found.logits.sum(0)).max() > 1e-3

@@ -2,12 +2,14 @@
 
 from functools import lru_cache
 
+import numpy as np
 import torch
 
-from anchor_interp.models.exact import Mechanism, exact_model
+from anchor_interp.models.exact import Mechanism, exact_answer, exact_model
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
+from anchor_interp.tasks.sequences import Sequences
 
 LAYOUTS: list[Normalization] = ["post", "pre"]
 FEW_KEYS = AnchorTask(key_max=31, unseen=TASKS["complexity-control"].unseen)
@@ -20,6 +22,14 @@ def small_exact(
 ) -> HookedTransformer:
     """The exact model of :data:`FEW_KEYS`. All tests share it, so none may change it."""
     return exact_model(mechanism, FEW_KEYS, normalization=normalization, dtype=dtype)
+
+
+def exact_answers(mechanism: Mechanism, task: AnchorTask, sequences: Sequences) -> np.ndarray:
+    """A mechanism's answer to every sequence."""
+    rows = zip(sequences.pair, sequences.key.astype(np.int64), strict=True)
+    return np.concatenate(
+        [exact_answer(mechanism, task, task.pairs[pair], np.array([key])) for pair, key in rows]
+    )
 
 
 def random_model(

@@ -8,7 +8,7 @@ import pytest
 import torch
 from decoder import carry, decode
 from jaxtyping import Bool
-from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
+from small_models import FEW_KEYS, LAYOUTS, exact_answers, random_model, small_exact
 from torch import Tensor
 from versions import only_3
 
@@ -18,9 +18,10 @@ from anchor_interp.interventions.ablation import ablate_edges, edge_outputs
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, reachable_edges
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.masks import mask_edges, no_edges
-from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization, exact_answers
+from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, token_rows
+from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.sequences import aligned_sequences, draw
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
@@ -242,7 +243,8 @@ def test_the_measures_follow_from_the_logits() -> None:
     sequences = aligned_sequences(FEW_KEYS, 2, 10, seed=0)
     references = aligned_sequences(FEW_KEYS, 2, 10, seed=1)
     answers = np.arange(20, 30)
-    bench = EdgeAblation(model, sequences, references=references, answers=answers)
+    examples = Examples(sequences.tokens, answers, places=sequences.examples().places)
+    bench = EdgeAblation(model, examples, references=references)
     (circuit,) = random_circuits(bench, 1)
     edges = torch.from_numpy(circuit)[:, None]
     with ablate_edges(model, edges, edge_outputs(model, references.tokens.astype(np.int64))):
@@ -265,7 +267,7 @@ def test_references_repeat() -> None:
     circuits = random_circuits(EdgeAblation(model, many), 4)
 
     def found(sequences: np.ndarray, references: np.ndarray | None) -> np.ndarray:
-        return EdgeAblation(model, sequences, references=references, position=2).measure(circuits)
+        return EdgeAblation(model, sequences, references=references).measure(circuits)
 
     around = found(many.tokens, few)
     np.testing.assert_allclose(around, found(many.tokens, np.concatenate([few, few])), atol=1e-12)
@@ -279,15 +281,13 @@ def test_without_references_every_sequence_takes_another_one() -> None:
     sequences = aligned_sequences(FEW_KEYS, 2, 40, seed=0)
     model = small_exact("inferential", "pre")
     for tokens in (sequences.tokens, np.repeat(sequences.tokens[:20], 2, axis=0)):
-        bench = EdgeAblation(model, tokens, position=2)
+        bench = EdgeAblation(model, tokens)
         assert bench.nothing[0] < 0.3
-        again, other = (EdgeAblation(model, tokens, position=2, seed=seed) for seed in (0, 1))
+        again, other = (EdgeAblation(model, tokens, seed=seed) for seed in (0, 1))
         assert (again.nothing == bench.nothing).all()
         assert (other.nothing != bench.nothing).any()
-    two = EdgeAblation(model, sequences.tokens[:2], position=2)
-    swapped = EdgeAblation(
-        model, sequences.tokens[:2], references=sequences.tokens[[1, 0]], position=2
-    )
+    two = EdgeAblation(model, sequences.tokens[:2])
+    swapped = EdgeAblation(model, sequences.tokens[:2], references=sequences.tokens[[1, 0]])
     assert (two.nothing == swapped.nothing).all()
 
 
@@ -342,18 +342,15 @@ BETWEEN = aligned_sequences(FEW_KEYS, 3, 4, seed=0)
         ({"ablation": "none"}, "ablation is 'none'"),
         ({"sequences": draw(FEW_KEYS, FEW_KEYS.pairs, "all", 40, seed=0, stream="x")},
          "the key at 7 positions; take those"),
-        ({"sequences": SEQUENCES.tokens[0]}, "resample ablation of one sequence needs references"),
-        ({"sequences": SEQUENCES.tokens[0], "ablation": "mean"}, "mean ablation of one sequence"),
+        ({"sequences": SEQUENCES[0]}, "resample ablation of one sequence needs references"),
+        ({"sequences": SEQUENCES[0], "ablation": "mean"}, "mean ablation of one sequence"),
         ({"sequences": np.ones((2, 9))}, r"expected integers \[n, pos\]"),
         ({"sequences": np.ones((0, 9), np.int64)}, r"expected integers \[n, pos\]"),
         ({"sequences": SEQUENCES.tokens + 100}, "expected 0 to 119"),
-        ({"position": 4}, "the position of sequences that know it is 4; expected None"),
         ({"ablation": "zero", "references": BETWEEN}, "the references of zero ablation is Seq"),
         ({"references": BETWEEN}, "have the positions noise, noise, noise, key"),
         ({"references": SEQUENCES.tokens[:, :8]}, "the references have the positions 0, 1, 2"),
-        ({"answers": np.zeros(4)}, "float64; expected integers"),
-        ({"answers": np.zeros(3, np.int64)}, r"answers has shape \(3,\); expected 4 values"),
-        ({"answers": np.array([0, 1, 2, 120])}, "answers run from 0 to 120"),
+        ({"sequences": Examples(SEQUENCES.tokens, [0, 1, 2, 120])}, "answers run from 0 to 120"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(
@@ -381,8 +378,6 @@ def test_bad_models_are_refused() -> None:
     damaged.blocks[1].attn.W_V.data[0, 0] = torch.nan
     with pytest.raises(ConfigError, match=r"blocks\.1\.attn\.W_V holds .* not finite"):
         EdgeAblation(damaged, SEQUENCES)
-    with pytest.raises(ConfigError, match=r"blocks\.1\.attn\.W_V holds .* not finite"):
-        EdgeAblation(damaged, SEQUENCES, answers=np.array([20, 21, 22, 23]))
     looking_ahead = random_model()
     looking_ahead.cfg.attention_dir = "bidirectional"
     with pytest.raises(ConfigError, match="attention is bidirectional; expected causal"):

@@ -17,9 +17,7 @@ from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.masks import (
     edge,
     mask_edges,
-    mask_first_anchor,
-    mask_key_token,
-    mask_second_anchor,
+    mask_position,
     no_edges,
     token_edges,
 )
@@ -113,7 +111,7 @@ def test_a_cache_sees_the_mask_and_gradients_pass_it(model: HookedTransformer) -
     sequences = inner(5)
     rows = token_rows(model, sequences.tokens)
     name = "blocks.0.attn.hook_pattern"
-    with torch.enable_grad(), mask_key_token(model, sequences):
+    with torch.enable_grad(), mask_position(model, sequences, "key"):
         answer, cache = model.run_with_cache(rows)
         assert not cache[name][token_edges(model, sequences, "key")[0]].any()
         torch.autograd.backward(torch.as_tensor(answer).sum())
@@ -129,7 +127,7 @@ def test_the_mask_is_gone_after_an_exception(model: HookedTransformer) -> None:
     edges = edge(model, 9, layer=0, query=8, key=2)
     with pytest.raises(ZeroDivisionError), mask_edges(model, edges):
         print(model(rows).shape[0] / 0)
-    with pytest.raises(ConfigError), mask_key_token(model, inner(3)):
+    with pytest.raises(ConfigError), mask_position(model, inner(3), "key"):
         model(rows)  # a batch of another size
     assert torch.equal(model(rows), before)
     assert not any(point.fwd_hooks for point in model.hook_dict.values())
@@ -201,7 +199,7 @@ def test_a_leak_is_the_largest_range_value_by_value(
         return last_logits(model, varied)
 
     free = torch.stack([logits(value) for value in FEW_KEYS.tokens])
-    with mask_second_anchor(model, sequences, paths="direct"):
+    with mask_position(model, sequences, "second", paths="direct"):
         hidden = torch.stack([logits(value) for value in FEW_KEYS.tokens])
     largest = [(found.amax(0) - found.amin(0)).max() for found in (hidden, free)]
     found = mask_leakage(model, FEW_KEYS, sequences, "second", paths="direct")
@@ -213,8 +211,8 @@ def test_a_mask_takes_the_answer_away() -> None:
     rows = token_rows(model, sequences.tokens)
     targets = torch.from_numpy(sequences.targets.astype(np.int64))
     assert (last_logits(model, rows).argmax(-1) == targets).all()
-    for mask in (mask_key_token, mask_first_anchor, mask_second_anchor):
-        with mask(model, sequences):
+    for place in HIDDEN:
+        with mask_position(model, sequences, place):
             assert (last_logits(model, rows).argmax(-1) == targets).double().mean() < 0.4
 
 
@@ -225,21 +223,21 @@ def test_a_token_at_the_last_position_cannot_be_hidden() -> None:
     with pytest.raises(
         ConfigError, match=r"no attention mask hides .* answer is read, in \d+ of 60"
     ):
-        mask_second_anchor(model, sequences)
-    mask_key_token(model, sequences)
-    mask_first_anchor(model, sequences)
+        mask_position(model, sequences, "second")
+    mask_position(model, sequences, "key")
+    mask_position(model, sequences, "first")
 
 
 def test_the_error_names_the_selection_that_mends_it() -> None:
     model = random_model()
     sequences = draw(FEW_KEYS, FEW_KEYS.pairs, "all", 60, seed=5, stream="masks")
     with pytest.raises(ConfigError) as caught:
-        mask_second_anchor(model, sequences)
+        mask_position(model, sequences, "second")
     mended = eval(
         str(caught.value).rpartition("leave these out: ")[2], {"examples": sequences.examples()}
     )
     assert 0 < len(mended) < 60
-    mask_second_anchor(model, mended)
+    mask_position(model, mended, "second")
 
 
 def test_a_leak_leaves_out_tokens_at_the_end_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -285,4 +283,4 @@ def test_wrong_masks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             edge(model, 9, **given)
     some: Any = "some"
     with pytest.raises(ConfigError, match="paths is 'some'"):
-        mask_key_token(model, inner(3), paths=some)
+        mask_position(model, inner(3), "key", paths=some)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from exact_edges import exact_edges
-from small_models import FEW_KEYS, LAYOUTS, small_exact
+from small_models import FEW_KEYS, LAYOUTS, exact_answers, small_exact
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError, StoreError
@@ -17,7 +17,6 @@ from anchor_interp.models.exact import (
     MECHANISMS,
     NAMES,
     Mechanism,
-    exact_answers,
     exact_model,
 )
 from anchor_interp.models.forward import last_logits

@@ -45,10 +45,7 @@ from anchor_interp import (
     log_prob,
     logit_difference,
     mask_edges,
-    mask_first_anchor,
-    mask_key_token,
     mask_position,
-    mask_second_anchor,
     patch,
     path_patch,
     prune,
@@ -279,15 +276,15 @@ ARGUMENTS: list[tuple[Build, str]] = [
     ),
     (lambda: given(mask_edges, "model", None), "model is 'model'; expected a HookedTransformer"),
     (
-        lambda: given(mask_key_token, tiny_model(), None),
+        lambda: given(mask_position, tiny_model(), None, "key"),
         "tokens has shape () and dtype object; expected integers [n, pos]",
     ),
     (
-        lambda: given(mask_first_anchor, tiny_model(), [[1]]),
+        lambda: given(mask_position, tiny_model(), [[1]], "first"),
         "no place of the examples is called 'first'; known: last",
     ),
     (
-        lambda: given(mask_second_anchor, tiny_model(), [1]),
+        lambda: given(mask_position, tiny_model(), [1], "second"),
         "tokens has shape (1,) and dtype int64; expected integers [n, pos]",
     ),
     (

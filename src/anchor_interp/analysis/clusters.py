@@ -20,7 +20,7 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis.states import State, check_state, read_masked, read_state, state_name
-from anchor_interp.interventions.masks import mask_key_token
+from anchor_interp.interventions.masks import mask_position
 from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
@@ -94,7 +94,8 @@ def key_mask_clusters(
     factors = Factors.draw(task, total, subject.seed, "key-mask", keys=test[at == position])
     pair, where = np.tile(index, n), np.full(total, position)
     sequences = dataclasses.replace(factors, pair=pair, position=where).sequences(task)
-    points = read_masked(model, state, layer, sequences, mask_key_token(model, sequences))
+    mask = mask_position(model, sequences, "key")
+    points = read_masked(model, state, layer, sequences, mask)
     return _clusters(subject, state_name(state, layer), sequences, points, tsne=tsne)
 
 

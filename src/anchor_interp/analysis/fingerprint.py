@@ -55,27 +55,22 @@ _LOGGER = logging.getLogger(__name__)
 def fingerprint(
     run: Run | str | Path,
     *,
-    step: int | None = None,
-    device: str = "cpu",
     seed: int = 0,
     max_seconds: float | None = None,
     quiet: bool = False,
 ) -> Fingerprint:
     """The mechanism of a Run, run folder or named model in numbers, in seconds on one core.
 
-    Without ``step`` the checkpoint is the newest, or the Run's own. Use one seed for models to
+    Of a Run it is that of its own checkpoint, otherwise of the newest. Use one seed for models to
     compare. For ``max_seconds`` and ``quiet`` see :func:`fingerprint_model`.
 
     Raises:
-        StoreError: no such run or checkpoint, or a damaged file.
+        StoreError: no such run, or a damaged file.
         ConfigError: a model in place of a run, or one that is too small or not finite.
     """
     if isinstance(run, HookedTransformer):
         raise ConfigError("run is a model; fingerprint_model measures one, given its task")
-    if isinstance(run, Run):
-        checkpoint = run if step is None else run.at(step)
-    else:
-        checkpoint = load(run, step=step, device=device)
+    checkpoint = run if isinstance(run, Run) else load(run)
     _ = checkpoint.transformer, checkpoint.config.anchor_task  # says what another run lacks
     numbers = fingerprint_of(
         Subject.of_run(checkpoint, seed=seed), max_seconds=max_seconds, quiet=quiet

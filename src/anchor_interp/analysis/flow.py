@@ -15,10 +15,9 @@ from anchor_interp.interventions.edge_ablation import (
     BATCH,
     Ablation,
     EdgeAblation,
-    Tokens,
     single_parts,
 )
-from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.models.transformer import HookedTransformer, Inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +48,10 @@ class InformationFlow:
 @torch.no_grad()
 def information_flow(
     model: HookedTransformer,
-    sequences: Tokens,
+    sequences: Inputs,
     *,
-    position: int | None = None,
     ablation: Ablation = "zero",
-    references: Tokens | None = None,
-    answers: np.ndarray | None = None,
+    references: Inputs | None = None,
 ) -> InformationFlow:
     """The attention graph with the causal effect of every edge (NeurIPS paper, figure 3).
 
@@ -62,9 +59,7 @@ def information_flow(
     :class:`anchor_interp.interventions.edge_ablation.EdgeAblation`. One sequence to begin with is
     :data:`anchor_interp.tasks.sequences.PROBE`.
     """
-    bench = EdgeAblation(
-        model, sequences, ablation, references=references, answers=answers, position=position
-    )
+    bench = EdgeAblation(model, sequences, ablation, references=references)
     edges, alone = single_parts(bench.reachable)
     effects = np.zeros((3, *bench.reachable.shape))
     effects[(slice(None), *edges.T)] = bench.full[:, None] - bench.measure(alone)

@@ -27,7 +27,7 @@ from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import Perturbation, contrast_pairs, interchange_pairs
 from anchor_interp.tasks.examples import Examples
-from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, aligned_sequences, probe_position
+from anchor_interp.tasks.sequences import PROBE, PROBE_TOKENS, aligned_sequences, probe_position
 
 MOST_EDGES = 1_000  # a circuit is pruned only if no more can reach the output
 FEW_EDGES = 200  # with more, circuits of examples are made of heads and MLPs
@@ -47,9 +47,10 @@ class Patched:
 def probe_flow(subject: Subject) -> InformationFlow:
     """The flow in the papers' probe if the task has its tokens, else in another sequence."""
     model, task = subject.model, subject.anchor_task
-    fits = task.length == len(PROBE) and set(PROBE) <= {*task.tokens, *task.keys.tolist()}
-    if fits and set(PROBE[3:5]) <= set(task.tokens):
-        return information_flow(model, PROBE, position=PROBE_POSITION)
+    tokens = PROBE_TOKENS
+    fits = task.length == len(tokens) and set(tokens) <= {*task.tokens, *task.keys.tolist()}
+    if fits and set(tokens[3:5]) <= set(task.tokens):
+        return information_flow(model, PROBE)
     sequences = aligned_sequences(task, probe_position(task), 1, seed=subject.seed)
     return information_flow(model, sequences)
 

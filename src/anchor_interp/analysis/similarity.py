@@ -27,13 +27,13 @@ from anchor_interp.analysis.contrast import (
     similarity_contrast,
 )
 from anchor_interp.analysis.states import State, check_state, read_masked, read_state, state_name
-from anchor_interp.interventions.masks import mask_second_anchor
+from anchor_interp.interventions.masks import mask_position
 from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.factors import Factors, Floats
 from anchor_interp.tasks.functions import Ints, Pair
-from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, Sequences, assemble
+from anchor_interp.tasks.sequences import PROBE_POSITION, PROBE_TOKENS, Sequences, assemble
 
 PAPER_KEYS = range(30, 41)  # of the heatmaps (NeurIPS paper, figure 4)
 PAPER_PAIRS: tuple[Pair, ...] = ((3, 3), (2, 2), (1, 2), (1, 3))  # figure 4a, 4b
@@ -170,7 +170,7 @@ def block_similarity(
         raise ConfigError(f"no key has g(x; a) in {shown(list(values))}; choose among {reached}")
 
     def read(sequences: Sequences) -> Floats:
-        mask = mask_second_anchor(subject.model, sequences)
+        mask = mask_position(subject.model, sequences, "second")
         return read_masked(subject.model, state, layer, sequences, mask)
 
     name = state_name(state, layer)
@@ -189,12 +189,12 @@ def _contexts(subject: Subject, n: int, *, maskable: bool = False) -> Factors:
 def _probe(task: AnchorTask) -> Factors | None:
     """The released code's sequence (35, 63, x, a1, 2, 38, 42, 36, 62); None on other tasks."""
     at = PROBE_POSITION
-    noise = {*PROBE[: at + 1], *PROBE[at + 3 :]}
-    fits = len(PROBE) == task.length and (2, 2) in task.pairs
+    noise = {*PROBE_TOKENS[: at + 1], *PROBE_TOKENS[at + 3 :]}
+    fits = len(PROBE_TOKENS) == task.length and (2, 2) in task.pairs
     if not fits or not noise <= set(task.keys.tolist()):
         return None
     pair = np.array([task.pairs.index((2, 2))])
-    return Factors(np.array([PROBE[at]]), pair, np.array([at]), np.array([PROBE]))
+    return Factors(np.array([PROBE_TOKENS[at]]), pair, np.array([at]), np.array([PROBE_TOKENS]))
 
 
 def _single_anchors(task: AnchorTask) -> tuple[list[Group], Ints]:

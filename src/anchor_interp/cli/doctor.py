@@ -1,14 +1,12 @@
 """The command ``doctor``: can this machine do the work? It changes nothing and needs no network."""
 
 import contextlib
-import importlib
 import logging
 import os
 import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 
 from anchor_interp import __version__
@@ -17,7 +15,6 @@ from anchor_interp._util.lock import Lock, NoLocksError
 from anchor_interp.cli.options import PLAIN, Outputs
 
 _LEAST_FREE_BYTES = 1 << 30  # the quickstart's runs take 30 MB
-_MODULES = {"pyyaml": "yaml", "scikit-learn": "sklearn"}  # packages whose module has another name
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -30,7 +27,6 @@ def doctor(*, out: Path = Path("runs"), output: Outputs = PLAIN) -> int:
     problems: list[str] = []
     lines = [
         f"anchor-interp {__version__}, Python {platform.python_version()}, {platform.platform()}",
-        *_packages(problems),  # first: the machine is examined with some of them
         *_machine(problems),
         _folder(out, problems),
     ]
@@ -42,41 +38,14 @@ def doctor(*, out: Path = Path("runs"), output: Outputs = PLAIN) -> int:
     return 1 if problems else 0
 
 
-def _packages(problems: list[str]) -> Iterator[str]:
-    """A line for each package that is always needed."""
-    try:
-        from packaging.requirements import Requirement
-
-        declared = [Requirement(text) for text in metadata.requires("anchor-interp") or ()]
-    except ImportError as error:  # PackageNotFoundError is one
-        problems.append(f"the installation of anchor-interp is incomplete ({error}); use pip")
-        return
-    for requirement in declared:
-        if requirement.marker is not None:  # of an extra, which is asked for where it is used
-            continue
-        name, expected = requirement.name, str(requirement.specifier) or "any version"
-        installed = next((one.version for one in metadata.distributions(name=name)), None)
-        if installed is None or not requirement.specifier.contains(installed, prereleases=True):
-            state = f"{name} is {installed or 'not installed'}; expected {expected}"
-            problems.append(f"{state}: pip install '{requirement}'")
-        else:
-            try:
-                importlib.import_module(_MODULES.get(name, name.replace("-", "_")))
-            except Exception as error:
-                problems.append(f"{name} cannot be imported ({_line(error)}); install it again")
-        yield f"package   {name:<18} {installed or 'not installed':<14} needs {expected}"
-
-
 def _machine(problems: list[str]) -> Iterator[str]:
     """Lines about the processor, its threads and the devices."""
-    try:
-        import torch
+    import torch
 
-        from anchor_interp._util.environment import cpu_model, devices
-        from anchor_interp._util.limits import available_cores
-        from anchor_interp.models.linear import onednn_fault
-    except Exception:  # the problems of the packages say why
-        return
+    from anchor_interp._util.environment import cpu_model, devices
+    from anchor_interp._util.limits import available_cores
+    from anchor_interp.models.linear import onednn_fault
+
     yield (
         f"cpu       {cpu_model()}, {available_cores()} cores usable, {torch.get_num_threads()} "
         f"PyTorch threads, {torch.backends.cpu.get_cpu_capability()}"

@@ -7,7 +7,7 @@ reference sequences (``mean``), or what it carries in one reference sequence (``
 itself.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -34,8 +34,6 @@ Ablation = Literal["zero", "mean", "resample"]
 """What an ablated edge carries; see the module's text."""
 Parts = Literal["edges", "edges and MLPs", "heads and MLPs"]
 """What is ablated one by one: an edge, the MLP at a position; or a head or MLP at all positions."""
-Tokens = Inputs | Sequence[int]
-"""Sequences, examples, token indices (n, length), or one sequence's tokens."""
 _References = Inputs | Integer[np.ndarray, "reference pos"] | Integer[Tensor, "reference pos"]
 Pairs = tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]]
 """Indices of sequences and of the reference of each."""
@@ -84,15 +82,13 @@ class EdgeAblation(Readable):
 
     Args:
         sequences: examples whose positions mean the same in all, such as
-            :func:`anchor_interp.tasks.sequences.aligned_sequences`, or one sequence.
+            :func:`anchor_interp.tasks.sequences.aligned_sequences`. Examples that have answers keep
+            those, against their wrong ones if given; others, and anchor sequences, the unedited
+            model's own.
         references: for ``mean`` and ``resample``. Sequence i is resampled from reference i, over
             and over; a single sequence from each reference in turn. If None, the references are
             the sequences themselves, each resampled from the next one in an order drawn from
             ``seed``.
-        answers: the answer of every sequence; ``predict(model, sequences)`` for the model's own. If
-            None, of ``Examples`` that have answers those, against their wrong ones if given;
-            otherwise, and of ``Sequences``, the unedited model's own.
-        position: 0-based position of the key, if ``sequences`` are tokens that have one.
         parts: what is ablated besides edges, or in place of single ones.
 
     Raises:
@@ -103,19 +99,17 @@ class EdgeAblation(Readable):
     def __init__(
         self,
         model: HookedTransformer,
-        sequences: Tokens,
+        sequences: Inputs,
         ablation: Ablation = "resample",
         *,
-        references: _References | Sequence[int] | None = None,
-        answers: np.ndarray | None = None,
-        position: int | None = None,
+        references: _References | None = None,
         parts: Parts = "edges",
         seed: int = 0,
     ) -> None:
         self.ablation: Ablation = checked(ablation, Ablation, "ablation")
         self.parts: Parts = checked(parts, Parts, "parts")
         checked(seed, int, "seed", low=0)
-        examples = _aligned(sequences, position)
+        examples = _aligned(sequences)
         self.model = model
         self.tokens = finite_rows(model, examples)
         self.at = int(examples.at[0])
@@ -123,8 +117,7 @@ class EdgeAblation(Readable):
         self.roles = examples.names
         length, mlps = self.tokens.shape[1], parts != "edges"
         self.reachable = reachable_edges(model, length, read=self.at, mlps=mlps)
-        given = sequences if answers is None else Examples(self.tokens, answers)
-        self.answers, self._wrong, self._whose = self._answers(given)
+        self.answers, self._wrong, self._whose = self._answers(sequences)
         own = edge_outputs(model, self.tokens, mlps=mlps)
         self.attention: np.ndarray = own.patterns.double().mean(1).cpu().numpy()
         self._reference, self._pairs = self._references(own, references, seed)
@@ -206,7 +199,7 @@ class EdgeAblation(Readable):
         return right, wrong, "answers as given, against their wrong ones"
 
     def _references(
-        self, own: EdgeOutputs, references: _References | Sequence[int] | None, seed: int
+        self, own: EdgeOutputs, references: _References | None, seed: int
     ) -> tuple[EdgeOutputs | MeanEdgeOutputs | None, Pairs]:
         """What ablated edges carry, and which reference each sequence takes."""
         n = len(self.tokens)
@@ -221,7 +214,7 @@ class EdgeAblation(Readable):
             others[order] = np.roll(order, -1)  # one cycle: no sequence is its own reference
             outputs, pairs = own, (each, others)
         else:
-            donors = _aligned(references, None)
+            donors = _aligned(references)
             plain = not donors.places and len(donors.names) == len(self.roles)
             if donors.names != self.roles and not plain:
                 there, here = ", ".join(donors.names), ", ".join(self.roles)
@@ -266,17 +259,12 @@ def run_ablated(
     return torch.cat(parts).view(len(ablated), n, -1).numpy()
 
 
-def _aligned(sequences: Tokens, position: int | None) -> Examples:
-    """Examples; of tokens alone, with the places of a key at this position."""
-    if isinstance(sequences, Sequences | Examples):
-        checked(position, type(None), "the position of sequences that know it")
-        examples, what = as_examples(sequences), "are answered"
-        where: np.ndarray = examples.at
-        if isinstance(sequences, Sequences):
-            where, what = sequences.position, "have the key"
-        if (n := len(np.unique(where))) > 1:
-            raise ConfigError(f"the sequences {what} at {n} positions; take those of one at a time")
-        return examples
-    names = () if position is None else ("key", "first", "second")
-    rows: Any = sequences if getattr(sequences, "ndim", 1) > 1 else [sequences]
-    return Examples(rows, places={name: (position or 0) + i for i, name in enumerate(names)})
+def _aligned(sequences: Inputs) -> Examples:
+    """Examples; ConfigError if a position does not mean the same in all."""
+    examples, what = as_examples(sequences), "are answered"
+    where: np.ndarray = examples.at
+    if isinstance(sequences, Sequences):
+        where, what = sequences.position, "have the key"
+    if (n := len(np.unique(where))) > 1:
+        raise ConfigError(f"the sequences {what} at {n} positions; take those of one at a time")
+    return examples

@@ -16,7 +16,7 @@ denominator then cancels. The papers do not renormalise;
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, Literal, TypedDict, Unpack, cast
+from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from anchor_interp.interventions.hooks import Edit, hooked
 from anchor_interp.interventions.sites import position_mask
 from anchor_interp.models.transformer import Edges, HookedTransformer, Inputs, check_model, device
 from anchor_interp.tasks.examples import Integers
-from anchor_interp.tasks.sequences import Sequences, as_examples
+from anchor_interp.tasks.sequences import as_examples
 
 Paths = Literal["all", "direct"]
 """The edges from the token's position to every later one, or to the last one alone."""
@@ -85,31 +85,12 @@ def mask_position(
 ) -> contextlib.AbstractContextManager[None]:
     """Hide positions of every example from all later ones, in forward passes of these examples.
 
+    Of sequences ``key``, ``first`` and ``second`` are positions (complexity-control paper, figure
+    4: A and C hide the key, B and D the second anchor).
     See :func:`token_edges` and :func:`mask_edges` for the options and errors.
     """
     edges = token_edges(model, examples, positions, paths)
     return mask_edges(model, edges, renormalise=renormalise)
-
-
-def mask_key_token(
-    model: HookedTransformer, sequences: Sequences, **options: Unpack[Masking]
-) -> contextlib.AbstractContextManager[None]:
-    """Hide the key of every sequence (complexity-control paper, figures 4A and 4C)."""
-    return mask_position(model, sequences, "key", **options)
-
-
-def mask_first_anchor(
-    model: HookedTransformer, sequences: Sequences, **options: Unpack[Masking]
-) -> contextlib.AbstractContextManager[None]:
-    """Hide the first anchor of every sequence."""
-    return mask_position(model, sequences, "first", **options)
-
-
-def mask_second_anchor(
-    model: HookedTransformer, sequences: Sequences, **options: Unpack[Masking]
-) -> contextlib.AbstractContextManager[None]:
-    """Hide the second anchor of every sequence (complexity-control paper, figures 4B and 4D)."""
-    return mask_position(model, sequences, "second", **options)
 
 
 def token_edges(

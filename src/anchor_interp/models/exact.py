@@ -18,7 +18,7 @@ every tool of this package against:
 
 On the complexity-control task all three answer *every* sequence correctly. On a task with
 overridden pairs the symmetric model gives both orders the overridden answer, the lookup has the
-right entry, and the inferential model composes without the exception (:func:`exact_answers`).
+right entry, and the inferential model composes without the exception (:func:`exact_answer`).
 
 The residual stream holds features side by side, each built by name in ``_Wiring``. Two constant
 directions, +C and -C, are so large that a LayerNorm divides by nearly the same number whatever the
@@ -34,7 +34,6 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Int64
 from torch import Tensor
 
 from anchor_interp._util.schema import checked
@@ -43,7 +42,6 @@ from anchor_interp.models.shapes import Normalization as Normalization
 from anchor_interp.models.transformer import HookedTransformer, empty_model, place
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.functions import Ints, Pair
-from anchor_interp.tasks.sequences import Sequences
 
 K = TypeVar("K")
 Mechanism = Literal["symmetric", "inferential", "lookup"]
@@ -102,18 +100,8 @@ def exact_shape(
     )
 
 
-def exact_answers(
-    mechanism: Mechanism, task: AnchorTask, sequences: Sequences
-) -> Int64[np.ndarray, " n"]:
-    """The mechanism's answer to every sequence, which :func:`exact_model` also gives."""
-    answers = np.empty(len(sequences), np.int64)
-    for index, pair in enumerate(task.pairs):
-        rows = sequences.pair == index
-        answers[rows] = _answer(mechanism, task, pair, sequences.key[rows].astype(np.int64))
-    return answers
-
-
-def _answer(mechanism: Mechanism, task: AnchorTask, pair: Pair, keys: Ints) -> Ints:
+def exact_answer(mechanism: Mechanism, task: AnchorTask, pair: Pair, keys: Ints) -> Ints:
+    """The mechanism's answer to every key before an ordered pair: [n]."""
     if mechanism == "inferential":
         return task.composed(pair, keys)
     if mechanism == "symmetric":  # one order's target stands for both: the overridden, else a seen
@@ -150,7 +138,7 @@ class _Wiring:
         self.token = self.features([*task.tokens, *keys])
         self.position = self.features(range(task.length))
         (self.place,) = self.features(["place"]).values()  # 1 + position, as a number
-        answers = np.stack([_answer(mechanism, task, pair, task.keys) for pair in task.pairs])
+        answers = np.stack([exact_answer(mechanism, task, pair, task.keys) for pair in task.pairs])
         self.answer = self.features(np.unique(answers).tolist())
         self.keys = {key: self.token[key] for key in keys}
         self.anchors = {anchor: self.token[anchor] for anchor in task.tokens}
@@ -232,7 +220,7 @@ def _symmetric(w: _Wiring) -> None:
     moves = {w.keys[x]: key[x] for x in key}
     w.heads.append(_Head(after, [{at: 1.0} for at in w.position.values()], moves))
     for pair, direction in pairs.items():
-        answers = _answer("symmetric", task, pair, task.keys).tolist()
+        answers = exact_answer("symmetric", task, pair, task.keys).tolist()
         for x, y in zip(key, answers, strict=True):
             w.mlps[1].append(_Neuron({key[x]: 2.0, direction: 2.0}, 3.0, {w.answer[y]: 1.0}))
 
@@ -279,7 +267,7 @@ def _lookup(w: _Wiring) -> None:
     looked_up = w.features(w.answer)
     for first, second in task.pairs:
         anchors = {recent[first]: 16.0, w.token[second]: 16.0}
-        answers = _answer("lookup", task, (first, second), task.keys).tolist()
+        answers = exact_answer("lookup", task, (first, second), task.keys).tolist()
         for x, y in zip(w.keys, answers, strict=True):
             w.mlps[0].append(_Neuron(anchors | {recent[x]: 4.0}, 25.0, {looked_up[y]: 1.0}))
     # Layer 1 looks at the latest anchor, which is the second one.

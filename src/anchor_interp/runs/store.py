@@ -16,7 +16,6 @@ checkpoint has an optimizer state. Tensors are float32; those of specimens are s
 Reading anything but tensors does not load torch.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import os
@@ -140,23 +139,15 @@ class RunFolder:
         return entries
 
     def _checked(self, path: Path, content: Any) -> Row:
-        """ValueError without a schema; UnknownSchemaError names the version that wrote the run."""
+        """ValueError without a schema; UnknownSchemaError if another version wrote it."""
         if not isinstance(content, dict) or "schema" not in content:
             raise ValueError("it is not an object with a schema")
         if (schema := content["schema"]) is True or schema != SCHEMA:
             raise UnknownSchemaError(
                 f"{path} has schema {schema!r:.40}; anchor-interp {__version__} reads schema "
-                f"{SCHEMA}: use the version that wrote it{self._other_version()}"
+                f"{SCHEMA}: use the version that wrote it, which provenance.json names"
             )
         return content
-
-    def _other_version(self) -> str:
-        """``, 0.0.1`` if that version wrote the run, and not this one."""
-        version = __version__
-        with contextlib.suppress(StoreError, LookupError, TypeError):
-            session = files.read_json(self.path / "provenance.json")["sessions"][-1]
-            version = str(session["versions"]["anchor-interp"])
-        return "" if version == __version__ else f", {version:.40}"
 
     def _record(self, state: Row, name: str) -> tuple[int, str]:
         """Bytes and SHA-256 that ``state.json`` records of a file of its checkpoint."""

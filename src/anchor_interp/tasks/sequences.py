@@ -32,10 +32,11 @@ PositionRole = Literal[Place, "noise"]
 _SPLITS: dict[SplitName, Keys] = {"train": "train", "id": "test", "ood": "all"}
 GENERATOR = 1
 """Version of the generator: the sequences of one version never change."""
-PROBE = (35, 63, 99, 4, 3, 38, 42, 36, 62)
-"""The sequence of both papers' figures."""
+PROBE_TOKENS = (35, 63, 99, 4, 3, 38, 42, 36, 62)
 PROBE_POSITION = 2
-"""The position of the key, 99, in :data:`PROBE`."""
+"""The position of the key, 99, in :data:`PROBE_TOKENS`."""
+PROBE = Examples([PROBE_TOKENS], places={"key": 2, "first": 3, "second": 4})
+"""The sequence of both papers' figures."""
 MAX_SEQUENCES = 1 << 31
 """Most sequences of one request."""
 _CHUNK = 1 << 15
@@ -251,7 +252,7 @@ def position_roles(length: int, position: int) -> tuple[PositionRole, ...]:
 
 
 def probe_position(task: "AnchorTask") -> int:
-    """Where the key stands in sequences of a task like :data:`PROBE`."""
+    """Where the key stands in sequences of a task like :data:`PROBE_TOKENS`."""
     return min(PROBE_POSITION, task.length - 3)
 
 
