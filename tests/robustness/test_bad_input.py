@@ -381,7 +381,6 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(analyze, 3, step=None), "the path of the run is 3; expected a path"),
     (lambda: given(analyze, "tiny/inferential/1", step="x"), "step is 'x'; expected an integer"),
     (lambda: given(fingerprint, 3), "the path of the run is 3; expected a path"),
-    (lambda: given(fingerprint, "tiny/inferential/1", step="x"), "step is 'x'; expected an int"),
     (lambda: given(verdict, "tiny"), "fingerprint is 'tiny'; expected a Fingerprint"),
     (lambda: given(verdict, None), "fingerprint is None; expected a Fingerprint"),
     (

@@ -11,7 +11,7 @@ import torch
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
-from anchor_interp.interventions.masks import Masking, Paths, mask_edges, mask_position, token_edges
+from anchor_interp.interventions.masks import Paths, mask_edges, mask_position, token_edges
 from anchor_interp.interventions.metrics import logit_difference
 from anchor_interp.interventions.patching import SMALLEST_DIFFERENCE
 from anchor_interp.interventions.subject import Subject
@@ -31,11 +31,8 @@ from anchor_interp.tasks.sequences import (
 _BATCH = 1024
 _LOGGER = logging.getLogger(__name__)
 _Masked = Literal["key", "first", "second"]
-_MASKS: tuple[Masking, ...] = (
-    {"paths": "direct", "renormalise": True},
-    {"paths": "all", "renormalise": False},
-    {"paths": "all", "renormalise": True},
-)
+_MASKS: tuple[tuple[Paths, bool], ...] = (("direct", True), ("all", False), ("all", True))
+"""The paths that are cut, and whether the rows are renormalised."""
 
 
 @dataclass(frozen=True)
@@ -116,16 +113,18 @@ def mask_leakages(subject: Subject) -> tuple[MaskLeakage, ...]:
     hides_second = position + 2 < task.length - 1
     tokens: list[_Masked] = ["key", "first", "second"] if hides_second else ["key", "first"]
     leakages = []
-    for place, mask in itertools.product(tokens, _MASKS):
-        left = _effect_left(subject, place, mask)
-        leak = mask_leakage(subject.model, task, sequences, place, **mask)
-        leakages.append(MaskLeakage(place, mask["paths"], mask["renormalise"], *left, leak))
+    for place, (paths, renormalise) in itertools.product(tokens, _MASKS):
+        left = _effect_left(subject, place, paths, renormalise)
+        leak = mask_leakage(
+            subject.model, task, sequences, place, paths=paths, renormalise=renormalise
+        )
+        leakages.append(MaskLeakage(place, paths, renormalise, *left, leak))
     return tuple(leakages)
 
 
 @torch.no_grad()
 def _effect_left(
-    subject: Subject, place: _Masked, mask: Masking
+    subject: Subject, place: _Masked, paths: Paths, renormalise: bool
 ) -> tuple[float | None, float | None, float | None]:
     """The effect, the accuracy with the mask and that without of :class:`MaskLeakage`."""
     model, task = subject.model, subject.anchor_task
@@ -146,7 +145,7 @@ def _effect_left(
         return change, float(right.mean())
 
     free, unmasked = changes()
-    with mask_position(model, clean, place, **mask):
+    with mask_position(model, clean, place, paths=paths, renormalise=renormalise):
         masked, accuracy = changes()
     whole, error = free.mean(), free.std() / math.sqrt(len(free))
     measurable = abs(whole) >= max(SMALLEST_DIFFERENCE, 3 * error)

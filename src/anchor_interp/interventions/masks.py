@@ -16,7 +16,7 @@ denominator then cancels. The papers do not renormalise;
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -35,13 +35,6 @@ Paths = Literal["all", "direct"]
 """The edges from the token's position to every later one, or to the last one alone."""
 Hidden = str | int | Integers | Bool[np.ndarray, "n pos"] | Bool[Tensor, "n pos"]
 """Positions to hide; see :func:`token_edges`."""
-
-
-class Masking(TypedDict, total=False):
-    """How a token is hidden: options of :func:`mask_position`."""
-
-    paths: Paths
-    renormalise: bool
 
 
 @contextlib.contextmanager

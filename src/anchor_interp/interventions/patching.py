@@ -43,10 +43,9 @@ _NAMED = 3
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PatchResult(Readable):
-    """A metric after each patch, example by example, and two ways to say how far it went.
+    """A metric after each patch, example by example, and how far it went.
 
-    ``recovery`` is a ratio of means over the examples, and ``mean_of_ratios`` the mean of
-    :meth:`ratios`, each::
+    ``recovery`` is a ratio of means over the examples::
 
         (patched - corrupted) / (clean - corrupted)
 
@@ -86,9 +85,6 @@ class PatchResult(Readable):
         if not self._nothing:
             low, high = self.interval().tolist()
             columns |= {"recovery": self.recovery().tolist(), "low": low, "high": high}
-        apart = self.told_apart()
-        enough = apart.any() and 2 * apart.sum() >= len(apart)
-        columns["mean_of_ratios"] = np.nanmean(self.ratios(), 1).tolist() if enough else none
         rows = []
         for site, *numbers in zip(self.sites, *columns.values(), strict=True):
             at = site.sender if isinstance(site, Connection) else site
@@ -126,12 +122,6 @@ class PatchResult(Readable):
         shares = (patched - corrupted) / (clean - corrupted)
         ends: Float[np.ndarray, "2 site"] = np.quantile(shares, [0.025, 0.975], axis=-1)
         return ends
-
-    def ratios(self) -> Float[np.ndarray, "site example"]:
-        """The ratio of every example; NaN where it is not told apart."""
-        gap = np.where(self.told_apart(), self.clean - self.corrupted, np.nan)
-        shares: Float[np.ndarray, "site example"] = (self.values - self.corrupted) / gap
-        return shares
 
     @property
     def _measured(self) -> Bool[np.ndarray, " example"]:

@@ -6,8 +6,6 @@ table of runs can be filtered.
 """
 
 import contextlib
-import csv
-import io
 import itertools
 import os
 from collections import Counter
@@ -73,16 +71,15 @@ def write_diagrams(
         ``cells.csv`` (:func:`anchor_interp.sweeps.diagrams.summary`) and the figures,
         ``figures/*.png`` and ``*.svg``. StoreError if one cannot be written.
     """
+    from pandas import DataFrame
+
     out = output_folder(out, "the diagrams")
     diagrams = phase_diagrams(rows, **choices)
     parts = list(_parts(diagrams))
     page, numbers, table = out / "index.html", out / "diagram.json", out / "cells.csv"
     write_output(numbers, canonical_json(diagrams).encode())
-    cells, text = list(summary(diagrams)), io.StringIO()
-    writer = csv.DictWriter(text, cells[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(cells)
-    write_output(table, text.getvalue().encode("utf-8", "replace"))
+    cells = DataFrame(summary(diagrams), dtype=object)
+    write_output(table, cells.to_csv(index=False, lineterminator="\n").encode("utf-8", "replace"))
     pictures = (picture for part in parts for picture in part.pictures)
     written = save_pictures(pictures, out / "figures")
     reports = _reports(diagrams, runs, out)

@@ -8,7 +8,7 @@ import torch
 from anchor_interp._util import environment
 from anchor_interp._util.errors import InterruptedRunError
 from anchor_interp._util.files import is_there
-from anchor_interp._util.progress import Progress, reporting
+from anchor_interp._util.progress import Progress, reporting_one
 from anchor_interp._util.schema import checked, checked_path
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.distributed import Processes, processes
@@ -103,9 +103,9 @@ def _lead(
             session = Session(writer, config, objective.training, target)
             start(session.state)
             with tracking(track, path, config, writer.metrics()) as show:
-                sizes = {path.name: (config.train.steps, config.train.batch_size)}
-                with reporting(sizes, quiet=quiet) as progress:
-                    _train(session, objective, group, stopped, show, progress[path.name])
+                steps, size = config.train.steps, config.train.batch_size
+                with reporting_one(path.name, steps, batch_size=size, quiet=quiet) as progress:
+                    _train(session, objective, group, stopped, show, progress)
             session.judge(stopped)
 
 

@@ -4,8 +4,6 @@ Arrow reads and writes the values; :mod:`anchor_interp.sweeps.columns` says whic
 Arrow gets no threads: one that is alive at exit can abort the process (apache/arrow#34314).
 """
 
-import csv
-import io
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
@@ -28,11 +26,10 @@ def to_json(rows: Sequence[TableRow]) -> str:
 
 def to_csv(rows: Sequence[TableRow]) -> str:
     """A table as CSV; a missing value is an empty field."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns_of(rows), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    import pandas
+
+    table = pandas.DataFrame(rows, columns=list(columns_of(rows)), dtype=object)
+    return table.to_csv(index=False, lineterminator="\n")
 
 
 def from_csv(text: str) -> list[TableRow]:
