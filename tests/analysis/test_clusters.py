@@ -38,9 +38,8 @@ from anchor_interp.tasks.sequences import draw, drawn_sequences
 @pytest.mark.parametrize("normalization", LAYOUTS)
 def test_clusters_of_exact_models(normalization: Normalization) -> None:
     symmetric = known_model("symmetric", normalization)
-    for pairs, n_ordered, n_unordered in ((None, 12, 6), (SMALL.pairs, 16, 10)):
+    for pairs, n_unordered in ((None, 6), (SMALL.pairs, 10)):
         found = key_mask_clusters(symmetric, SMALL, state="X_ao", pairs=pairs, n=30)
-        assert (found.n_ordered, found.n_unordered) == (n_ordered, n_unordered)
         assert found.n_clusters == n_unordered
         assert found.agreement_unordered == pytest.approx(1)
         assert found.silhouette_order == pytest.approx(0, abs=0.02)
@@ -83,8 +82,7 @@ def test_the_number_of_clusters(ordered: bool, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("anchor_interp.analysis.clusters.read_state", points)
     found = pair_clusters(arbitrary_model(), SMALL, n=500, centre=False)
-    assert found.n_clusters == found.counts[int(np.argmax(found.silhouettes))] == count
-    assert (found.counts[0], found.counts[-1]) == (2, 20)
+    assert found.n_clusters == count
     assert found.pairs == SMALL.pairs
     if ordered:
         assert found.agreement_ordered == pytest.approx(1)
@@ -103,7 +101,7 @@ def test_logits_of_exact_models_are_constant_without_the_key(
 ) -> None:
     model = known_model(mechanism, normalization)
     found = key_mask_clusters(model, SMALL, n=10, tsne=True)
-    assert (found.n_clusters, found.counts) == (1, ())
+    assert found.n_clusters == 1
     assert found.embedding is not None
     assert not found.embedding.any()
     # states that are nearly constant, or repeat, can be drawn
@@ -261,12 +259,8 @@ def test_weights_and_activations_that_are_not_finite_are_refused(value: float) -
 
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (value_similarity, {"layer": 2}, "expected at most 1"),
-    (value_similarity, {"keys": [10]}, "keys"),
     (value_similarity, {"n_contexts": 0}, "n_contexts"),
     (value_similarity, {"state": "X"}, "state"),
-    (answer_similarity, {"pairs": [(4, 3)]}, "not in the contrast"),
-    (answer_similarity, {"pairs": [(9, 3)]}, "pair"),
-    (block_similarity, {"values": [500]}, "no key has"),
     (key_mask_clusters, {"pairs": [(1, 2)]}, "at least two"),
     (key_mask_clusters, {"n": 1}, "n is 1"),
     (key_mask_clusters, {"position": 4}, "position"),

@@ -26,9 +26,8 @@ def clusters(pairs: tuple[Pair, ...]) -> Clusters:
     n = len(pairs)
     return Clusters(
         state="logits", layer=None, pairs=pairs, pair=np.arange(n), key=np.zeros(n, np.int64),
-        n_ordered=n, n_unordered=n, silhouette_ordered=None, silhouette_unordered=None,
-        silhouette_order=None, silhouette_key=None, counts=(), silhouettes=(), n_clusters=1,
-        agreement_ordered=0.0, agreement_unordered=0.0,
+        silhouette_ordered=None, silhouette_unordered=None, silhouette_order=None,
+        silhouette_key=None, n_clusters=1, agreement_ordered=0.0, agreement_unordered=0.0,
         embedding=np.arange(2.0 * n).reshape(-1, 2),
     )  # fmt: skip
 

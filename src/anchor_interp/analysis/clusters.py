@@ -45,18 +45,14 @@ class Clusters:
     pairs: tuple[Pair, ...]
     pair: Int64[np.ndarray, " n"]
     key: Int64[np.ndarray, " n"]
-    n_ordered: int
-    n_unordered: int
     silhouette_ordered: float | None
     silhouette_unordered: float | None
     silhouette_order: float | None
     """Of (a, b) against (b, a) among their own points: near 0 if the order leaves no trace."""
     silhouette_key: float | None
-    counts: tuple[int, ...]
-    """Numbers of clusters tried: 2 to ``n_ordered`` + 4, none if all points coincide."""
-    silhouettes: tuple[float, ...]
     n_clusters: int
-    """The number with the largest silhouette; 1 if all points coincide."""
+    """Of 2 to four more than ``pairs``, the number with the largest silhouette; 1 if all points
+    coincide."""
     agreement_ordered: float
     agreement_unordered: float
     embedding: Float64[np.ndarray, "n 2"] | None
@@ -160,21 +156,17 @@ def _clusters(
         for own in (np.flatnonzero(unordered[some] == i) for i in range(len(alike)))
     ]
     defined = [score for score in by_order if score is not None]
-    counts, silhouettes, labels = _best_clustering(points[some], distances, len(pairs) + 4)
+    labels = _best_clustering(points[some], distances, len(pairs) + 4)
     return Clusters(
         *name,
         pairs=pairs,
         pair=ordered.astype(np.int64),
         key=keys,
-        n_ordered=len(pairs),
-        n_unordered=len(alike),
         silhouette_ordered=_silhouette(distances, ordered[some]),
         silhouette_unordered=_silhouette(distances, unordered[some]),
         silhouette_order=float(np.mean(defined)) if defined else None,
         silhouette_key=_silhouette(distances, keys[some]),
-        counts=counts,
-        silhouettes=silhouettes,
-        n_clusters=counts[int(np.argmax(silhouettes))] if counts else 1,
+        n_clusters=len(np.unique(labels)),
         agreement_ordered=float(adjusted_rand_score(ordered[some], labels)),
         agreement_unordered=float(adjusted_rand_score(unordered[some], labels)),
         embedding=_tsne(points, subject.seed) if tsne else None,
@@ -183,18 +175,14 @@ def _clusters(
 
 def _best_clustering(
     points: Floats, distances: Floats, most: int
-) -> tuple[tuple[int, ...], tuple[float, ...], npt.NDArray[Any]]:
-    """The numbers of clusters tried, their silhouettes, and the labels of the best (Ward).
-
-    None is tried if all points coincide, and all points then have one label.
-    """
+) -> npt.NDArray[Any]:
+    """The labels of the best clustering (Ward); all the same if all points coincide."""
     if distances.max() <= 1e-5 * np.linalg.norm(points, axis=1).max():
-        return (), (), np.zeros(len(points))
-    counts = tuple(range(2, min(most, len(points) - 1) + 1))
+        return np.zeros(len(points))
     tree = linkage(points, "ward")
+    counts = range(2, min(most, len(points) - 1) + 1)
     divisions = [fcluster(tree, count, "maxclust") for count in counts]
-    silhouettes = tuple(_silhouette(distances, labels) or 0.0 for labels in divisions)
-    return counts, silhouettes, divisions[int(np.argmax(silhouettes))]
+    return max(divisions, key=lambda labels: _silhouette(distances, labels) or 0.0)
 
 
 def _silhouette(distances: Floats, labels: npt.NDArray[Any]) -> float | None:

@@ -55,8 +55,6 @@ class SimilarityContrast:
     """Share of relabellings with a difference at least as large (one-sided)."""
     n_permutations: int
     exact: bool
-    distances: tuple[int, ...]
-    """The |x - x'| with comparisons of both kinds."""
     n_equal: int
     n_near: int
 
@@ -95,7 +93,7 @@ def similarity_contrast(
     ``groups`` are anchors or pairs of anchors, ``values`` what the rule gives each item. A task
     without a stratum that has both kinds is a ConfigError.
     """
-    one, two, is_equal, strata, weight, distances = _matched(groups, values, keys)
+    one, two, is_equal, strata, weight = _matched(groups, values, keys)
     signed = np.where(is_equal, weight, -weight)
     flat = centred.reshape(values.size, values.size)
     grid = np.arange(values.size).reshape(values.shape)
@@ -122,7 +120,6 @@ def similarity_contrast(
         p_value=permutation_p(observed, relabelled, exact=exact, size=1 / _LEAST),
         n_permutations=len(relabelled),
         exact=exact,
-        distances=distances,
         n_equal=int(is_equal.sum()),
         n_near=int((~is_equal).sum()),
     )
@@ -130,8 +127,8 @@ def similarity_contrast(
 
 def _matched(
     groups: Sequence[Group], values: Ints, keys: Ints
-) -> tuple[Ints, Ints, npt.NDArray[np.bool_], Ints, Floats, tuple[int, ...]]:
-    """Comparisons in strata of both kinds: two items, is equal, stratum, weight; all distances."""
+) -> tuple[Ints, Ints, npt.NDArray[np.bool_], Ints, Floats]:
+    """Comparisons in strata of both kinds: two items, whether equal, the stratum, the weight."""
     n_groups, n_keys = values.shape
     apart = np.abs(np.subtract.outer(keys, keys))
     patterns: dict[Group, int] = {}
@@ -156,8 +153,7 @@ def _matched(
     n_near = np.bincount(stratum[~is_equal], minlength=len(both))
     # near misses get the distribution over strata that equal values have
     weight = np.where(is_equal, 1.0, (n_equal / n_near)[stratum]) / n_equal.sum()
-    distances = tuple(np.unique(distance[kept]).tolist())
-    return one, two, is_equal, stratum, weight, distances
+    return one, two, is_equal, stratum, weight
 
 
 def _in_common(one: Group, two: Group) -> Group:

@@ -18,7 +18,7 @@ from jaxtyping import Float64, Int64
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
-from anchor_interp._util.schema import checked, shown
+from anchor_interp._util.schema import checked
 from anchor_interp.analysis.contrast import (
     Group,
     SimilarityContrast,
@@ -77,21 +77,20 @@ def value_similarity(
     *,
     state: Literal["V", "OV"] = "V",
     layer: int = 1,
-    keys: Sequence[int] | None = None,
     n_contexts: int = 8,
     seed: int = 0,
 ) -> Similarity:
     """Similarity of the values at the first anchor (NeurIPS paper, section 5.2, figure 4c).
 
-    ``V`` is the papers' V^(2). The items shown have the given keys, :data:`PAPER_KEYS` by default
-    (or the middle eleven); the contrast takes all keys.
+    ``V`` is the papers' V^(2). The items shown have :data:`PAPER_KEYS`, or the middle eleven keys
+    of a task without them; the contrast takes all keys.
     """
     checked(state, Literal["V", "OV"], "state")
     subject = subject_of(model, task, seed)
     check_state(subject.model, state, layer)
     task = subject.anchor_task
     groups, values = _single_anchors(task)
-    items = [(g, k) for g in range(len(groups)) for k in _shown_keys(task, keys)]
+    items = [(g, k) for g in range(len(groups)) for k in _shown_keys(task)]
     contexts = _contexts(subject, n_contexts)
     read = partial(read_state, subject.model, state, layer, "first")
     return _similarity(subject, contexts, groups, values, items, read, (state, layer))
@@ -102,16 +101,14 @@ def answer_similarity(
     task: AnchorTask | None = None,
     *,
     layer: int = 1,
-    keys: Sequence[int] | None = None,
-    pairs: Sequence[Pair] | None = None,
     n_contexts: int = 8,
     seed: int = 0,
 ) -> Similarity:
     """Similarity of X_ao at the last position (NeurIPS paper, section 5.2, figure 4a, 4b).
 
     The contrast takes all keys and all ordered pairs that follow the rule, of at most four anchors
-    (evenly spaced). The items shown have the given keys, as in :func:`value_similarity`, and the
-    given pairs out of these, :data:`PAPER_PAIRS` by default (or the first four).
+    (evenly spaced). The items shown have the keys of :func:`value_similarity` and
+    :data:`PAPER_PAIRS`, or the first four of these pairs.
     """
     subject = subject_of(model, task, seed)
     check_state(subject.model, "X_ao", layer)
@@ -123,12 +120,8 @@ def answer_similarity(
     if len(groups) < 2:
         raise ConfigError("the contrast needs two pairs that follow the rule; the task has fewer")
     values = np.stack([task.composed(pair, task.keys) for pair in groups])
-    if pairs is None:
-        pairs = PAPER_PAIRS if set(PAPER_PAIRS) <= set(groups) else groups[:4]
-    for pair in pairs:
-        if task.known(pair) not in groups:
-            raise ConfigError(f"the pair {pair} is not in the contrast; choose among {groups}")
-    items = [(groups.index(pair), k) for pair in pairs for k in _shown_keys(task, keys)]
+    pairs = PAPER_PAIRS if set(PAPER_PAIRS) <= set(groups) else groups[:4]
+    items = [(groups.index(pair), k) for pair in pairs for k in _shown_keys(task)]
     contexts = _contexts(subject, n_contexts)
     read = partial(read_state, subject.model, "X_ao", layer, "last")
     return _similarity(subject, contexts, groups, values, items, read, ("X_ao", layer))
@@ -140,7 +133,6 @@ def block_similarity(
     *,
     state: State | None = None,
     layer: int = 1,
-    values: Sequence[int] | None = None,
     n_contexts: int | None = None,
     seed: int = 0,
 ) -> Similarity:
@@ -148,8 +140,8 @@ def block_similarity(
 
     In a model that works step by step the mask leaves g(x; a1), so the (x, a1) of one value form a
     block of similar outputs (complexity-control paper, section V-B, figure 4B, 4D). The items shown
-    have the given values, block by block, :data:`PAPER_VALUES` by default (or the middle ten that
-    every anchor reaches); the contrast takes all keys. Without ``n_contexts`` the context is the
+    have :data:`PAPER_VALUES`, block by block, or the middle ten values that every anchor reaches;
+    the contrast takes all keys. Without ``n_contexts`` the context is the
     released code's one sequence, (35, 63, x, a1, 2, 38, 42, 36, 62), or 8 are drawn on a task
     without it.
     """
@@ -161,13 +153,12 @@ def block_similarity(
     if contexts is None:
         contexts = _contexts(subject, 8 if n_contexts is None else n_contexts, maskable=True)
     reached = sorted(set.intersection(*(set(row.tolist()) for row in table)))
-    if values is None:
-        inside = set(PAPER_VALUES) <= set(reached)
-        middle = max(0, len(reached) // 2 - 5)
-        values = list(PAPER_VALUES) if inside else reached[middle : middle + 10]
+    middle = max(0, len(reached) // 2 - 5)
+    inside = set(PAPER_VALUES) <= set(reached)
+    values = PAPER_VALUES if inside else reached[middle : middle + 10]
     items = [(int(g), int(k)) for value in values for g, k in np.argwhere(table == value)]
     if not items:
-        raise ConfigError(f"no key has g(x; a) in {shown(list(values))}; choose among {reached}")
+        raise ConfigError("no value g(x; a) is reached by every anchor")
 
     def read(sequences: Sequences) -> Floats:
         mask = mask_position(subject.model, sequences, "second")
@@ -202,15 +193,11 @@ def _single_anchors(task: AnchorTask) -> tuple[list[Group], Ints]:
     return [(anchor,) for anchor in task.tokens], values
 
 
-def _shown_keys(task: AnchorTask, keys: Sequence[int] | None) -> list[int]:
+def _shown_keys(task: AnchorTask) -> range:
     """Indices in ``task.keys``."""
-    if keys is None:
-        inside = task.key_min <= PAPER_KEYS[0] and PAPER_KEYS[-1] <= task.key_max
-        middle = max(0, len(task.keys) // 2 - 5)
-        keys = PAPER_KEYS if inside else task.keys[middle : middle + 11].tolist()
-    for key in keys:
-        checked(key, int, "keys", low=task.key_min, high=task.key_max)
-    return [int(key) - task.key_min for key in keys]
+    inside = task.key_min <= PAPER_KEYS[0] and PAPER_KEYS[-1] <= task.key_max
+    first = PAPER_KEYS[0] - task.key_min if inside else max(0, len(task.keys) // 2 - 5)
+    return range(len(task.keys))[first : first + len(PAPER_KEYS)]
 
 
 def _pair_index(task: AnchorTask, group: Group, second: int) -> int:
