@@ -29,7 +29,8 @@ def to_csv(rows: Sequence[TableRow]) -> str:
     import pandas
 
     table = pandas.DataFrame(rows, columns=list(columns_of(rows)), dtype=object)
-    return table.to_csv(index=False, lineterminator="\n")
+    text: str = table.to_csv(index=False, lineterminator="\n")
+    return text
 
 
 def from_csv(text: str) -> list[TableRow]:
