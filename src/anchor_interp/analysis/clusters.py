@@ -173,9 +173,7 @@ def _clusters(
     )
 
 
-def _best_clustering(
-    points: Floats, distances: Floats, most: int
-) -> npt.NDArray[Any]:
+def _best_clustering(points: Floats, distances: Floats, most: int) -> npt.NDArray[Any]:
     """The labels of the best clustering (Ward); all the same if all points coincide."""
     if distances.max() <= 1e-5 * np.linalg.norm(points, axis=1).max():
         return np.zeros(len(points))
