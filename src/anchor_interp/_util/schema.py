@@ -170,11 +170,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 def check_name(name: Any, known: Iterable[str], what: str) -> None:
     """ConfigError if ``no preset``, say, has this name: with the nearest one and all of them."""
     if name not in (names := list(known)):
-        close, all_names = (
-            suggestion(str(name), names),
-            ", ".join(n or "''" for n in names) or "none",
-        )
-        raise ConfigError(f"{what} is called {shown(name)}{close}; known: {all_names}")
+        close, names = suggestion(str(name), names), [n or "''" for n in names] or ["none"]
+        raise ConfigError(f"{what} is called {shown(name)}{close}; known: {', '.join(names)}")
 
 
 class _Short(reprlib.Repr):
