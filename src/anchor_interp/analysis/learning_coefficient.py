@@ -1,6 +1,6 @@
 """The local learning coefficient: on how many directions of weight space the loss depends.
 
-The weights whose loss is at most e above that of trained weights w* fill a volume that shrinks as
+The weights whose loss is at most L(w*) + e, with trained weights w*, fill a volume that shrinks as
 e^lambda. Where the loss is quadratic in all of d parameters lambda is d / 2, and it is smaller
 where many directions change nothing. It is estimated (Lau et al. 2023) as::
 

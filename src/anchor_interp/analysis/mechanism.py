@@ -82,7 +82,7 @@ class Fingerprint(Readable):
     embedding_smooth: float | None = field(metadata=_SHARE)
     """Share of their variance that follows a smooth curve."""
     embedding_steps: float | None
-    """By how many standard deviations keys 3 and 4 apart are closer than that: the smaller one."""
+    """z of the steps 3 and 4, the smaller: (closeness - closeness on the curve) / its deviation."""
     distance: float | None = field(metadata={"low": 0})
     """Distance from initialisation, relative to it; the mean over all weight matrices."""
     seed: int = field(metadata={"low": 0})

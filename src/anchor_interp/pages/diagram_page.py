@@ -182,7 +182,7 @@ def effects(diagrams: Diagrams) -> list[Effect]:
     return [one for one in measured if one.found is not None]
 
 
-def conclusion(rises: Sequence[Effect]) -> str | None:
+def conclusion(rises: Sequence[Effect]) -> str:
     """What OOD accuracy goes with, in a sentence."""
     ways: dict[str, list[str]] = {"rises with": [], "falls with": [], "shows no trend with": []}
     for one in rises:
@@ -191,7 +191,7 @@ def conclusion(rises: Sequence[Effect]) -> str | None:
             way = trend if one.found.p <= LEVEL else "shows no trend with"
             ways[way].append(label(one.on))
     parts = [f"{way} {' and '.join(axes)}" for way, axes in ways.items() if axes]
-    return f"OOD accuracy {', and '.join(parts)}." if parts else None
+    return f"OOD accuracy {', and '.join(parts) or 'has no trend yet: 5 fitted runs are needed'}."
 
 
 def _listed(values: Mapping[str, tuple[Value, ...]]) -> list[tuple[str, str]]:

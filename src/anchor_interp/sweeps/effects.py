@@ -87,7 +87,7 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
 
     A linear model with a level for each stratum, and a slope for each setting that is ``given``.
     The interval is Student's with HC3 standard errors, which allow for unequal variances (MacKinnon
-    and White 1985), and runs of a cluster count as one; p is that of the effect over this error
+    and White 1985), and runs of a cluster count as one; p is from effect / this error
     (Freedman and Lane 1983; Janssen 1997). None if the levels and the given settings tell the
     setting in all strata, or if there are too few clusters.
     """

@@ -35,7 +35,7 @@ class Order:
 
     folder: Path
     probe: Path
-    """A file in the folder: a machine that does not see it does not see the driver's folder."""
+    """A file in the folder: a machine without it sees another folder than the driver."""
     device: str
     threads: int
     log_level: int
