@@ -127,5 +127,5 @@ def test_what_cannot_be_mapped_is_refused() -> None:
         answer_map(run, n=1)
     with pytest.raises(ConfigError, match="no unseen pair"):
         answer_map(run.transformer, TASKS["reasoning-complexity-0"])
-    with pytest.raises(ConfigError, match="task is None"):
+    with pytest.raises(ConfigError, match="is None; expected an AnchorTask"):
         answer_map(run.transformer)

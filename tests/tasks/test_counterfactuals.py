@@ -179,5 +179,5 @@ def test_sequences_without_a_twin_are_refused(monkeypatch: pytest.MonkeyPatch) -
         contrast_pairs(CONTROL, wrong, 20, seed=0)
     with pytest.raises(ConfigError, match=r"\(1, 7\)"):
         contrast_pairs(CONTROL, "key", 20, seed=0, pairs=[(1, 7)])
-    with pytest.raises(ConfigError, match="task is 5"):
+    with pytest.raises(ConfigError, match="is 5; expected an AnchorTask"):
         contrast_pairs(wrong, "key", 20, seed=0)
