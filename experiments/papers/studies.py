@@ -232,6 +232,24 @@ def _gammas(name: str, *sizes: str) -> dict[str, Any]:
     return {"gamma": tuple(getattr(SCALES[name], size) for size in sizes)}
 
 
+def _wide(cells: Mapping[float, int], first_seed: int, steps: int, **settings: Any) -> Sweep:
+    """Runs at the paper's width until they are fitted: so many seeds for each gamma.
+
+    Every run has a seed of its own; half of a cell's have three quarters of the rate. Shapes, data,
+    batch and schedule are those of figure 2's runs (:mod:`papers.wide_runs`), products in TF32.
+    """
+    often = {"log_every": 100, "eval_every": 100, "checkpoint_every": steps}
+    start = override(PAPER, batch_size=512, steps=steps, warmup=200 / steps, precision="tf32",
+                     until_accuracy=0.99, **often, **settings)  # fmt: skip
+    grids = []
+    for place, (gamma, n) in enumerate(cells.items()):
+        seeds = range(first_seed + 100 * place, first_seed + 100 * place + n)
+        for rate, of_rate in ((1e-4, seeds[::2]), (7.5e-5, seeds[1::2])):
+            config = override(start, gamma=gamma, lr=rate, lr_end=rate)
+            grids.append(Grid(config, seeds=tuple(of_rate)))
+    return Sweep(tuple(grids))
+
+
 def _complexity(name: str) -> Sweep:
     axes = _gammas(name, "large", "small")
     axes["task"] = tuple(anchor.reasoning_complexity(n) for n in (0, 1, 2, 4, 6))
@@ -331,6 +349,15 @@ STUDIES: Mapping[str, Study] = {
         "random settings, pre-LayerNorm",
         lambda name: _fresh_settings(name, "pre", **{"complexity-control": range(130, 530)}),
         ("mechanism",),
+    ),
+    "solutions": Study(
+        "small and large initialisation at the paper's width",
+        lambda _: _wide({0.35: 6, 0.45: 6, 0.85: 12, 0.95: 12}, 1_010_000, 12_000),
+        ("mechanism",),
+    ),
+    "deep": Study(
+        "large initialisation in four layers at the paper's width",
+        lambda _: _wide({0.2: 6, 0.3: 6, 0.5: 8}, 1_020_000, 4_000, n_layers=4),
     ),
     "complexity": Study("inferential complexity and gamma", _complexity, ("learning",)),
     "complexity-post": Study(

@@ -3,8 +3,9 @@
 ``python -m experiments.papers.verdict_runs OUT`` trains random settings of the distribution of the
 study ``settings``, with seeds that no other study has (7,010,000 and above), into OUT, one folder a
 run. Runs of an even index fit the verdict, runs of an odd index judge it, once: :func:`half`. The
-order of training fills both halves alike. A run takes about a minute of one core. With ``--table``
-it measures the mechanism of the runs that are there and writes their table instead.
+order of training fills both halves alike. A run takes about a minute of one core. The indices from
+100 on have three or four layers of two heads: nothing is fitted on them, and they are judged apart.
+With ``--table`` it measures the mechanism of the runs that are there and writes their table.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from typing import Literal
 
 from anchor_interp._util.errors import LockedError
 from anchor_interp.analysis.fingerprint import keep_fingerprint
-from anchor_interp.runs.config import RunConfig, run_id
+from anchor_interp.runs.config import RunConfig, override, run_id
 from anchor_interp.runs.run import load
 from anchor_interp.runs.train import train
 from anchor_interp.sweeps.columns import CIRCUMSTANCES
@@ -26,22 +27,32 @@ from .tables import write_rows
 
 TABLE = Path(__file__).parents[1] / "tables" / "tiny" / "verdict.csv"
 
-INDICES = range(7_000_000, 7_000_100)
+INDICES, DEEPER = range(7_000_000, 7_000_100), range(7_000_100, 7_000_120)
+Half = Literal["fit", "judge", "deeper"]
 
 
 def configs() -> Iterator[RunConfig]:
     """All runs in the order of training: each index on both tasks in both layouts."""
-    return iter(settings("tiny", INDICES).configs().values())
+    yield from settings("tiny", INDICES).configs().values()
+    for config in settings("tiny", DEEPER).configs().values():
+        heads = {"n_heads": 2, "d_head": config.model.d_head // 2}
+        yield override(config, n_layers=3 + config.seed % 2, **heads)
 
 
-def half(config: RunConfig) -> Literal["fit", "judge"]:
+def half(config: RunConfig) -> Half:
     """What a run is for."""
-    return "judge" if config.seed % 2 else "fit"
+    return _half(config.seed, config.model.n_layers)
 
 
-def half_of(row: Row) -> Literal["fit", "judge"]:
+def half_of(row: Row) -> Half:
     """What a row's run is for."""
-    return "judge" if row["seed"] % 2 else "fit"
+    return _half(row["seed"], row["n_layers"])
+
+
+def _half(seed: int, n_layers: int) -> Half:
+    if n_layers > 2:
+        return "deeper"
+    return "judge" if seed % 2 else "fit"
 
 
 def row_of(path: Path, config: RunConfig) -> Row:
