@@ -171,9 +171,9 @@ def _prepared(names: Sequence[str]) -> Callable[[Rows], Rows]:
 
 def _claim(name: str, said: Mapping[str, Any]) -> Claim:
     words = {key: value for key, value in said.items() if key not in _WORDS}
-    if words.pop("registered", False):
-        before = {k: v for k, v in REGISTERED[name].items() if k not in (*_WORDS, *_PLANNED)}
-        said_before = REGISTERED[name]
+    if registered := words.pop("registered", False):
+        said_before = REGISTERED[name if registered is True else registered]
+        before = {k: v for k, v in said_before.items() if k not in (*_WORDS, *_PLANNED)}
         words |= before | {"ours": said_before["by"] == "ours", "planned": said_before["n"]}
     known, source = words.pop("known", ()), words.pop("figure")
     minimum = words.pop("least") if "least" in words else math.log(words.pop("ratio", 1.0))

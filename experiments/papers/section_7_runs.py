@@ -102,6 +102,16 @@ def addition_judging(scale: str) -> Sweep:
     return Sweep((Grid(start, together=(both,), seeds=ADDITION_SEEDS),))
 
 
+def scan_fitted(scale: str) -> Sweep:
+    """Two corners on SCAN until they are fitted, at the larger two numbers of commands."""
+    corners = CORNERS["scan"]
+    start = override(corners.sweep(scale).grids[0].start, until_accuracy=0.99, eval_every=250)
+    start = override(start, steps=3 * start.train.steps)
+    both = {"gamma": (0.5, 0.8), "weight_decay": (0.01, 0.1)}
+    sizes = {"n_sequences": corners.sizes_at(scale)[1:]}
+    return Sweep((Grid(start, sizes, together=(both,), seeds=range(1040, 1045)),))
+
+
 CONCEPT_GAMMAS = (0.5, 0.65, 0.8, 1.0)
 """Of the network that draws pictures: PyTorch's default, then smaller weights. 1.0 reduces the
 standard deviation of a layer of 16 features as much as the paper's 0.8 does one of 256: 144^-0.5

@@ -23,7 +23,13 @@ from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.functions import Affine, Anchor, Override, Pair, Table
 
 from .language_runs import language
-from .section_7_runs import CORNERS, addition_judging, concepts, concepts_judging
+from .section_7_runs import (
+    CORNERS,
+    addition_judging,
+    concepts,
+    concepts_judging,
+    scan_fitted,
+)
 
 _T = TypeVar("_T")
 MeasureName = Literal[
@@ -385,6 +391,7 @@ STUDIES: Mapping[str, Study] = {
     "steps": Study("differences of the anchors", _steps, ("embedding",)),
     "branches": Study("weight decay or learning rate changed midway", _branches),
     "scan": Study("both settings and the data on SCAN", CORNERS["scan"].sweep),
+    "scan-fitted": Study("two corners on SCAN until they are fitted", scan_fitted),
     "cogs": Study("both settings and the data on COGS", CORNERS["cogs"].sweep),
     "addition": Study("both settings and the data on addition", CORNERS["addition"].sweep),
     "addition-20": Study("both settings on addition, twenty seeds", addition_judging),
