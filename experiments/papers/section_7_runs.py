@@ -109,7 +109,7 @@ def scan_fitted(scale: str) -> Sweep:
     start = override(start, steps=3 * start.train.steps)
     both = {"gamma": (0.5, 0.8), "weight_decay": (0.01, 0.1)}
     sizes = {"n_sequences": corners.sizes_at(scale)[1:]}
-    return Sweep((Grid(start, sizes, together=(both,), seeds=range(1040, 1045)),))
+    return Sweep((Grid(start, sizes, together=(both,), seeds=tuple(range(1040, 1045))),))
 
 
 CONCEPT_GAMMAS = (0.5, 0.65, 0.8, 1.0)
