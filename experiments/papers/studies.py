@@ -359,7 +359,7 @@ STUDIES: Mapping[str, Study] = {
     "solutions": Study(
         "small and large initialisation at the paper's width",
         lambda _: _wide({0.35: 6, 0.45: 6, 0.85: 12, 0.95: 12}, 1_010_000, 12_000),
-        ("mechanism",),
+        ("mechanism", "answers"),
     ),
     "deep": Study(
         "large initialisation in four layers at the paper's width",
