@@ -159,7 +159,10 @@ class Difference(Effect):
             return self._in_strata(samples, censored)
         if min(map(len, samples)) and (problem := self.answerable.problem(*samples)):
             return finding_of(samples, censored, problem="not answerable here", note=problem)
-        return finding_of(samples, censored, estimate_of(self.compare(rows)))
+        again = censored and not self.untrained
+        whole = replace(self, untrained=True).measure(rows) if again else None
+        found = estimate_of(self.compare(rows))
+        return finding_of(samples, censored, found, with_censored=whole and whole.found)
 
     def _in_strata(self, samples: Sequence[list[Row]], censored: int) -> Finding:
         kinds = [grouped(sample, self.within) for sample in samples]
