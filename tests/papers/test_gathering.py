@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from in_process_engine import Here
 from short import SHORT
-from test_tables import PARTLY_TRAINED, TABLES, table_text
+from test_tables import PARTLY_MEASURED, TABLES, table_text
 
 import anchor_interp as ai
 from anchor_interp._util.errors import StoreError
@@ -214,7 +214,7 @@ def test_complete_tables_stay_as_they_are(tmp_path: Path) -> None:
     for path in complete:
         (place / path.name).write_bytes(path.read_bytes())
     names = [name for name in studies.STUDIES if (place / f"{name}.csv").is_file()]
-    names = [name for name in names if name not in PARTLY_TRAINED]
+    names = [name for name in names if name not in PARTLY_MEASURED]
     found = gather(names, "tiny", tmp_path / "out", tables=place)
     assert unfinished(found) == []
     for path in complete:

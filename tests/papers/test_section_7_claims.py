@@ -55,6 +55,13 @@ def made_up(
     return rows
 
 
+def scan_fitted(rows: Sequence[Row]) -> list[Row]:
+    """The rows of the two corners of SCAN, as the study of fitted runs has them."""
+    corners = {(0.3, 0.01): 0.5, (0.8, 1.0): 0.8}
+    return [row | {"gamma": corners[at]} for row in rows
+            if (at := (row["gamma"], row["weight_decay"])) in corners]  # fmt: skip
+
+
 @pytest.mark.parametrize("scale", [*STEPS])
 def test_every_claim_can_be_supported_and_not_supported(scale: str) -> None:
     for gain, epochs, speed, expected in (
@@ -69,6 +76,7 @@ def test_every_claim_can_be_supported_and_not_supported(scale: str) -> None:
             row | {"run_id": f"{row['run_id']}-{again}", "seed": row["seed"] + 100 * again}
             for again, row in itertools.product(range(4), tables["addition"])
         ]
+        tables["scan-fitted"] = scan_fitted(tables["scan"])
         found = judge(LEDGER, tables)
         said = {name: found[name].verdict for name in CLAIMS}
         against = {"not supported", "reversed"} if expected != "supported" else {"supported"}
@@ -82,6 +90,7 @@ def test_unfitted_runs_and_runs_at_chance_answer_nothing_whichever_way_they_poin
     accuracies = {"c7-scan", "c7-scan-gamma", "c7-scan-decay", "c7-prontoqa", "c7-prontoqa-gamma"}
     unfitted = {study: made_up(study, gain=gain, epochs=RISING, fitted=0.9, level=0.5)
                 for study in CORNERS}  # fmt: skip
+    unfitted["scan-fitted"] = scan_fitted(unfitted["scan"])
     found = judge(LEDGER, unfitted)
     assert {found[name].verdict for name in accuracies} == {"not answerable here"}
     assert "unfitted: 0 of 5 and 0 of 5 runs" in found["c7-scan"].reason

@@ -57,7 +57,7 @@ def test_a_damaged_table_is_refused(tmp_path: Path, text: str, message: str) -> 
         read_tables(tmp_path / "nothing")
 
 
-PARTLY_TRAINED = {"settings-post-again", "settings-pre"}
+PARTLY_MEASURED = {"solutions"}  # the weights of five runs were lost before
 
 
 def test_the_committed_tables_hold_every_run_of_their_studies(
@@ -66,8 +66,7 @@ def test_the_committed_tables_hold_every_run_of_their_studies(
     assert set(committed) <= {*studies.STUDIES, wide.STUDY}
     for name in studies.STUDIES.keys() & committed.keys():
         rows, planned = committed[name], list(studies.study_sweep(name, "tiny").configs())
-        assert [row["run_id"] for row in rows] == planned[: len(rows)]
-        assert len(rows) == len(planned) or name in PARTLY_TRAINED
+        assert [row["run_id"] for row in rows] == planned
         assert {row["status"] for row in rows} <= {"done", "diverged"}
 
 
