@@ -33,12 +33,15 @@ def make_ledger(scale: str, tables: Mapping[str, Rows], verdict_runs: Rows = ())
     """Judge every claim, and the verdict from the mechanism on its own runs."""
     seconds = {row["run_id"]: row.get("seconds") or 0.0 for rows in tables.values() for row in rows}
     judged = [row for row in verdict_runs if half_of(row) == "judge" and can_be_judged(row)]
+    deeper = [row for row in verdict_runs if half_of(row) == "deeper"]
+    apart = {"3 and 4 layers of two heads": deeper, "width 400": tables.get("solutions", ())}
+    apart = {kind: rows for kind, rows in apart.items() if any(map(can_be_judged, rows))}
     fitted = fitting_rows(tables, verdict_runs)
     has_kinds = min(len({row["phase"] for row in part}) for part in (judged, fitted)) > 1
     return Ledger(
         scale=scale,
         judgements=judge_ledger(tables),
-        verdict=judge_verdict(judged, fitted) if has_kinds else None,
+        verdict=judge_verdict(judged, fitted, apart) if has_kinds else None,
         runs={name: len(found) for name, found in tables.items()},
         seconds=sum(seconds.values()),
     )

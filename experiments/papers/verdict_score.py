@@ -14,6 +14,7 @@ anchors with the rule counts the sum -6, which the exception of the NeurIPS task
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -206,8 +207,10 @@ def left_out_accuracy(rows: Rows) -> tuple[float, float, float]:
     )  # fmt: skip
 
 
-def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
-    """The verdict on some runs, beside rules fitted on others."""
+def judge_verdict(
+    rows: Rows, fitted_on: Rows, apart: Mapping[str, Rows] | None = None
+) -> VerdictScore:
+    """The verdict on some runs, beside rules fitted on others, and on other kinds of models."""
     kept = list(filter(can_be_judged, rows))
     known = [row for row in fitted_on if row["phase"] in PHASES]
     truth = np.array([row["phase"] for row in kept])
@@ -222,16 +225,13 @@ def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
     near = np.array(list(map(is_near, kept)))
     named = np.isin(given, PHASES)
 
-    def scored(name: str, title: str, answers: Names, part: npt.NDArray[np.bool_]) -> RuleScore:
-        interval = _interval(truth[part], answers[part])
-        far = part & ~near
-        exact = (_balanced(truth[part], answers[part]), *interval)
-        return RuleScore(name, title, int(part.sum()), *exact, _balanced(truth[far], answers[far]))
+    def scored(name: str, title: str, answers: Names) -> RuleScore:
+        return _scored(name, title, truth, answers, near)
 
-    every = np.ones(len(kept), np.bool_)
+    whole = (truth[named], given[named], near[named])
     scores = [
-        scored("verdict", "the verdict, where it names a phase", given, named),
-        scored("leaning", "what it leans to, on all runs", leans, every),
+        _scored("verdict", "the verdict, where it names a phase", *whole),
+        scored("leaning", "what it leans to, on all runs", leans),
     ]
     base = _bootstrapped(truth, leans)
     for name, (title, features) in _RULES.items():
@@ -239,10 +239,11 @@ def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
             (name, title, _best_tree(features, known, kept)),
             (f"{name}-here", f"{title}, fitted here", _best_tree(features, kept, kept, alone=True)),
         ):
-            one = scored(short, words, answers, every)
+            one = scored(short, words, answers)
             behind_low = float(np.quantile(base - _bootstrapped(truth, answers), 0.025))
             behind = scores[1].accuracy - one.accuracy
             scores.append(replace(one, behind=behind, behind_low=behind_low))
+    scores += [_score_of_verdict(kind, others) for kind, others in (apart or {}).items()]
     wrong = named & (truth != given)
     return VerdictScore(
         n={phase: int((truth == phase).sum()) for phase in PHASES},
@@ -264,6 +265,22 @@ def judge_verdict(rows: Rows, fitted_on: Rows) -> VerdictScore:
             if is_wrong
         ),
     )
+
+
+def _score_of_verdict(kind: str, rows: Rows) -> RuleScore:
+    kept = list(filter(can_be_judged, rows))
+    given = np.array([verdict(fingerprint_of(row)).phase for row in kept])
+    named = np.isin(given, PHASES)
+    truth, near = (np.array([of(row) for row in kept]) for of in (itemgetter("phase"), is_near))
+    title = f"the verdict on {len(kept)} runs of {kind}, where it names a phase"
+    return _scored(kind, title, truth[named], given[named], near[named])
+
+
+def _scored(
+    name: str, title: str, truth: Names, given: Names, near: npt.NDArray[np.bool_]
+) -> RuleScore:
+    exact = (_balanced(truth, given), *_interval(truth, given))
+    return RuleScore(name, title, len(truth), *exact, _balanced(truth[~near], given[~near]))
 
 
 def is_near(row: Row) -> bool:
