@@ -63,6 +63,7 @@ PAGES = [
             "mechanism",
             "tasks",
             "evidence/corners",
+            "evidence/verdict",
         )
     ),
 ]

@@ -141,6 +141,20 @@ def test_the_verdict_is_judged_on_the_half_that_did_not_fit_it(
     assert not fitted & {row["run_id"] for row in judged}
 
 
+def test_deeper_and_wider_models_are_judged_apart(
+    score: VerdictScore, verdict_runs: list[Row], committed: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("papers.page.judge_ledger", lambda _: {})
+    deeper = [row | {"n_layers": 4, "run_id": f"{row['run_id']}-4"} for row in verdict_runs]
+    tables = {**committed, "solutions": deeper[:30]}
+    found = make_ledger("tiny", tables, [*verdict_runs, *deeper]).verdict
+    assert found is not None
+    assert dataclasses.replace(found, rules=()) == dataclasses.replace(score, rules=())
+    named = {rule.name: (rule.n, rule.accuracy) for rule in found.rules}
+    assert named["3 and 4 layers of two heads"] == (len(deeper), 1.0)
+    assert named["width 400"] == (30, 1.0)
+
+
 def test_rows_without_the_verdicts_numbers_are_not_judged(committed: Tables) -> None:
     """Tables of an earlier fingerprint are read; nobody is told that their verdict is unclear."""
     assert not any(map(can_be_judged, committed["phases"]))
