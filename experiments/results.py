@@ -64,6 +64,7 @@ PAGES = [
             "tasks",
             "evidence/corners",
             "evidence/verdict",
+            "evidence/wide",
         )
     ),
 ]
