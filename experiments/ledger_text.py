@@ -7,7 +7,7 @@ from pathlib import Path
 from anchor_interp._util.errors import ConfigError
 from measured import table
 from papers import wide
-from papers.claims import CLAIMS, REGISTERED
+from papers.claims import CLAIMS, JUDGED_AS, REGISTERED
 from papers.figures import VERDICT_STYLES
 from papers.judging import Claim, Judgement
 from papers.page import Ledger, known_before, told
@@ -25,8 +25,7 @@ def counts(ledger: Ledger) -> str:
         return ", ".join(f"**{n}** {each}" for each in VERDICT_STYLES if (n := found.count(each)))
 
     ours = sum(claim.ours for claim in CLAIMS)
-    to_come = {name for name, said in REGISTERED.items() if "result" not in said}
-    waiting = len(to_come - {claim.name for claim in CLAIMS})
+    waiting = sum(not _result(name) for name in REGISTERED)
     return (
         f"{len(CLAIMS)} claims. {len(CLAIMS) - ours} are the papers': {counted(ours=False)}.\n\n"
         f"{ours} are ours: {counted(ours=True)}. {waiting} more are "
@@ -90,7 +89,7 @@ def registered_table(_: Ledger) -> str:
     """The claims that were written down before, with a link to what is judged elsewhere."""
     lines = [
         [
-            f"[`{name}`]({said['result']})" if "result" in said else f"`{name}`",
+            f"[`{name}`]({place})" if (place := _result(name)) else f"`{name}`",
             f"{said['sentence']}<br>*{said['figure']}*",
             said["predictor"],
             said["statistic"],
@@ -104,6 +103,12 @@ def registered_table(_: Ledger) -> str:
     ]
     head = ["name", "claim", "predictor", "statistic", "stratum", "least", "n", "finds", "whose"]
     return table(head, lines)
+
+
+def _result(name: str) -> str:
+    """Where a claim that was written down before its runs is judged; empty if it is not yet."""
+    place = REGISTERED[name].get("result") or JUDGED_AS.get(name, "")
+    return str(place)
 
 
 def known_table(ledger: Ledger) -> str:

@@ -174,7 +174,7 @@ def _claim(name: str, said: Mapping[str, Any]) -> Claim:
     if registered := words.pop("registered", False):
         said_before = REGISTERED[name if registered is True else registered]
         before = {k: v for k, v in said_before.items() if k not in (*_WORDS, *_PLANNED)}
-        words |= before | {"ours": said_before["by"] == "ours", "planned": said_before["n"]}
+        words = {"ours": said_before["by"] == "ours", "planned": said_before["n"]} | before | words
     known, source = words.pop("known", ()), words.pop("figure")
     minimum = words.pop("least") if "least" in words else math.log(words.pop("ratio", 1.0))
     studies = tuple(said["studies"])
@@ -193,6 +193,11 @@ REGISTERED = _read("registered.toml")
 _PLANNED = ("by", "n", "spread", "finds")
 _TEXTS = _read("claims.toml")
 CLAIMS = tuple(_claim(name, said) for name, said in _TEXTS.items())
+JUDGED_AS: Mapping[str, str] = {
+    name if said["registered"] is True else said["registered"]: f"claims.md#{name}"
+    for name, said in _TEXTS.items() if "registered" in said
+}  # fmt: skip
+"""Where a registered claim stands."""
 LEDGER = Family(CLAIMS)
 
 
