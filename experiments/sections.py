@@ -86,6 +86,13 @@ def _every_run(data: Data, **numbers: str) -> Panels:
     return [[("random settings, every run", by_phase(data.random_settings(), numbers))]]
 
 
+def _at_the_papers_width(data: Data, **numbers: str) -> Panels:
+    """Numbers of all runs of width 400, by phase; none beside the user's runs."""
+    if data.own or not (rows := data.tables.get("solutions")):
+        return []
+    return [[("width 400, every run", by_phase(rows, numbers, strata=False))]]
+
+
 def _decay(data: Data, **where: tuple[float, ...]) -> Diagram:
     axes = {"x": "gamma"} if where else {"x": "gamma", "y": "weight_decay"}
     return phase_diagrams(data.rows("decay"), **axes, where=where).diagrams[0]
@@ -160,6 +167,7 @@ def neurips_5_3(data: Data) -> Panels:
             data, condensation="condensation", embedding_smooth="smooth share",
             embedding_steps="steps 3 and 4 (z)",
         ),
+        *_at_the_papers_width(data, condensation="condensation", embedding_smooth="smooth share"),
     ]  # fmt: skip
 
 
@@ -197,6 +205,7 @@ def neurips_b(data: Data) -> Panels:
         *_every_run(
             data, embedding_dimension="dimension / Gaussian's", embedding_smooth="smooth share"
         ),
+        *_at_the_papers_width(data, embedding_dimension="dimension / Gaussian's"),
     ]
 
 
