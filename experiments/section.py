@@ -97,7 +97,7 @@ def main(draw: Callable[[Data], Panels], *studies: str) -> None:
 
 
 def name_of(draw: Callable[[Data], Panels]) -> str:
-    """A section is called as its function, or as the script whose ``draw`` it is."""
+    """The section's name: its function's, or the script's if the function is ``draw``."""
     return Path(draw.__code__.co_filename).stem if draw.__name__ == "draw" else draw.__name__
 
 

@@ -1,5 +1,6 @@
 """Clusters and sensitivity on models of known mechanism, and what the analyses refuse."""
 
+from functools import partial
 from typing import Any
 
 import jaxtyping
@@ -93,6 +94,23 @@ def test_the_number_of_clusters(ordered: bool, monkeypatch: pytest.MonkeyPatch) 
         assert found.silhouette_order == pytest.approx(0, abs=0.05)
         assert known(found.silhouette_unordered) > 0.7
     assert known(found.silhouette_key) < 0
+
+
+def test_up_to_four_more_clusters_than_pairs_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The points of the first pairs lie in two places each, by the key."""
+    generator = np.random.default_rng(0)
+
+    def points(*arguments: Any, twofold: int) -> np.ndarray:
+        pair, key = arguments[-1].pair, arguments[-1].key
+        at = np.where((pair < twofold) & (key % 2 == 1), 16 + pair, pair)
+        found: np.ndarray = np.eye(32)[at] + 0.05 * generator.standard_normal((len(at), 32))
+        return found
+
+    for twofold in (3, 4):
+        read = partial(points, twofold=twofold)
+        monkeypatch.setattr("anchor_interp.analysis.clusters.read_state", read)
+        found = pair_clusters(arbitrary_model(), SMALL, n=500, centre=False)
+        assert found.n_clusters == len(SMALL.pairs) + twofold
 
 
 @pytest.mark.parametrize(("mechanism", "normalization"), CASES)

@@ -219,6 +219,11 @@ def test_logits_that_are_not_the_sum_are_refused() -> None:
         hooked(built, {"blocks.1.hook_resid_mid": lambda stream: stream * 2}),
     ):
         attribute_logits(built, SEQUENCES.tokens)
+    single = model("pre").to(torch.float32)
+    single.cfg.dtype = torch.bfloat16  # of a model converted since
+    edit = {"ln_final.hook_normalized": lambda normalized: normalized * 1.01}
+    with pytest.raises(ConfigError, match="differ from the model's"), hooked(single, edit):
+        attribute_logits(single, SEQUENCES.tokens)
     cfg = HookedTransformerConfig(
         n_layers=1, d_model=16, d_head=4, n_ctx=6, d_vocab=30, d_mlp=8, act_fn="relu",
         device="cpu", output_logits_soft_cap=0.01,

@@ -7,6 +7,7 @@ import os
 import pwd
 import re
 import shutil
+import sys
 from collections import namedtuple
 from pathlib import Path
 
@@ -45,6 +46,19 @@ def test_a_sound_machine(tmp_path: Path, capsys: Capture) -> None:
     assert f"OMP_WAIT_POLICY is {os.environ.get('OMP_WAIT_POLICY', 'not set')} here" in text
     assert "os.environ['OMP_WAIT_POLICY'] = 'PASSIVE' before importing torch" in text
     assert f"folder    {tmp_path}: writable, locks work" in text
+
+
+@pytest.mark.parametrize(
+    ("package", "module"), [("torch", "torch"), ("pandas", "pandas"), ("pyyaml", "yaml")]
+)
+def test_reports_a_package_that_cannot_be_imported(
+    package: str, module: str, monkeypatch: Patch, tmp_path: Path, capsys: Capture
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    (problem,) = problems(tmp_path, capsys)
+    assert re.fullmatch(
+        rf"{package} cannot be imported \(.*{module}.*\); install it again", problem
+    )
 
 
 def test_reports_a_device_that_fails(monkeypatch: Patch, tmp_path: Path, capsys: Capture) -> None:

@@ -13,9 +13,10 @@ from matplotlib.colors import to_hex
 from matplotlib.image import imread
 
 from anchor_interp.analysis.clusters import Clusters
+from anchor_interp.analysis.similarity import Similarity
 from anchor_interp.models.matrices import CosineMatrix
 from anchor_interp.pages import style
-from anchor_interp.pages.mechanism_figures import cluster_map, condensation_map
+from anchor_interp.pages.mechanism_figures import cluster_map, condensation_map, similarity_map
 from anchor_interp.tasks.functions import Pair
 
 ALL = tuple(combinations_with_replacement((1, 2, 3, 4), 2))
@@ -45,6 +46,20 @@ def test_a_pair_has_one_colour_in_every_panel_and_order() -> None:
     assert len(set(everywhere.values())) == len(ALL) == 10
     unequal = tuple((b, a) for a, b in ALL if a != b)
     assert colours(unequal) == {(b, a): everywhere[a, b] for b, a in unequal}
+
+
+def test_cosines_are_drawn_plain_or_centred() -> None:
+    """Sorted by value; the papers' are plain."""
+    cosine, centred = np.array([[1, 0.5], [0.5, 1]]), np.array([[1, -0.3], [-0.3, 0.9]])
+    nothing: Any = None
+    found = Similarity("V", 1, ((1,), (1,)), np.array([7, 3]), np.array([12, 8]), cosine, centred,
+                       nothing)  # fmt: skip
+    for figure, matrix in (
+        (similarity_map(found), centred),
+        (similarity_map(found, centred=False), cosine),
+    ):
+        image = figure.axes[0].images[0].get_array()
+        np.testing.assert_array_equal(image, matrix[::-1, ::-1])
 
 
 def test_a_slim_svg_looks_the_same(browser: Any) -> None:

@@ -256,7 +256,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     ),
     (
         lambda: given(contrast_pairs, Examples(ROWS), "key", 5, seed=0),
-        "task (of anchors; examples go to ai.patch in pairs) is Examples: ",
+        "expected an AnchorTask: examples go to ai.patch in pairs",
     ),
     (
         lambda: given(patch, "model", None, None, [], None),
@@ -311,18 +311,19 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(interchange_pairs, TASK, 0, seed=0), "n is 0; expected at least 1"),
     (lambda: given(learning_coefficient, 3), "run is 3; expected a Run"),
     (lambda: given(load_transformer, ""), "the path of the weights is ''; expected a path"),
+    (lambda: given(interchange_pairs, 3, 5, seed=0), "task is 3; expected an AnchorTask"),
     (lambda: given(save_transformer, 3, "x.safetensors"), "model is 3; expected a HookedTransf"),
     (
         lambda: given(route_scores, tiny_model(), Examples(ROWS)),
-        "task (of anchors; ai.path_patch and ai.prune take examples) is Examples: ",
+        "expected an AnchorTask: ai.path_patch and ai.prune take examples",
     ),
     (
         lambda: given(answer_map, tiny_model(), Examples(ROWS)),
-        "task (of anchors; ai.last_logits answers examples) is Examples: ",
+        "expected an AnchorTask: ai.last_logits answers examples",
     ),
     (
         lambda: given(interchange_pairs, Examples(ROWS), 5, seed=0),
-        "task (of anchors; ai.exchange_label pairs examples) is Examples: ",
+        "expected an AnchorTask: ai.exchange_label pairs examples",
     ),
     (lambda: given(site_grid, tiny_model(), ["zz"]), "names[0] is 'zz'; expected one of"),
     (
@@ -359,7 +360,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     ),
     (
         lambda: given(exchange_label, LABELLED, LABELLED, "a", lambda labels: labels["a"]),
-        "answer makes 1 of the labels of row 0, answered by None",
+        "the examples have no answers; give answers=answer(labels)",
     ),
     (lambda: given(mask_position, tiny_model(), Examples(ROWS), 9), "position is 9 in row 0"),
     (

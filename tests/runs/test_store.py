@@ -172,7 +172,7 @@ WEIGHTS, STATE = f"{STEP_40}/weights.safetensors", f"{STEP_40}/state.json"
      "a step and numbers"),
     ("metrics.jsonl", lambda p: p.write_text('{"step": 0}\n'), "not an object with a schema"),
     ("metrics.jsonl", lambda p: p.write_text('{"schema": 2, "step": 0}\n'),
-     "metrics.jsonl has schema 2; .* use the version that wrote it, which provenance.json names$"),
+     "metrics.jsonl has schema 2; .* use the version that wrote it: sessions.* provenance.json$"),
     ("metrics.jsonl", lambda p: p.write_text(2 * '{"schema": 1, "step": 5}\n'), "5 after step 5"),
     ("metrics.jsonl", _huge_hole, "expected at most"),
     (STEP_40, _turned_into_a_file, r"00000040 has no state\.json; restore"),
@@ -240,7 +240,7 @@ def test_other_schemas_are_refused(copy: Path, short: RunConfig, schema: int) ->
         data = json.loads((copy / name).read_text()) | {"schema": schema}
         (copy / name).write_text(json.dumps(data))
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    expected = f"has schema {schema}; .* reads schema 1: use the version that wrote it, which prov"
+    expected = f"has schema {schema}; .* reads schema 1: use the version that wrote it: sess"
     with pytest.raises(StoreError, match=expected):
         anchor_interp.load(copy)
     with pytest.raises(StoreError, match=expected):

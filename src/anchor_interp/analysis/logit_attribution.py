@@ -194,7 +194,8 @@ def _check_sum(model: HookedTransformer, logits: Tensor, total: Tensor, parts: T
     """The model's own logits must come back, up to rounding of the largest part."""
     off = float((total - logits).abs().max()) if logits.numel() else 0.0
     largest = float(parts.abs().max()) if parts.numel() else 0.0
-    eps = max(torch.finfo(each.dtype).eps for each in (model.cfg, logits))  # a model may mix both
+    mixed = (logits.dtype, model.cfg.dtype) == (torch.float64, torch.float32)
+    eps = torch.finfo(torch.float32 if mixed else logits.dtype).eps
     if not off <= eps**0.5 * max(largest, 1.0):
         more = "the model, or a hook attached to it, does more than this analysis covers"
         raise ConfigError(f"the parts differ from the model's logits by {off:.3g}: {more}")

@@ -1,12 +1,15 @@
 """The command ``doctor``: can this machine do the work? It changes nothing and needs no network."""
 
 import contextlib
+import importlib
 import logging
 import os
 import platform
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 
 from anchor_interp import __version__
@@ -15,6 +18,7 @@ from anchor_interp._util.lock import Lock, NoLocksError
 from anchor_interp.cli.options import PLAIN, Outputs
 
 _LEAST_FREE_BYTES = 1 << 30  # the quickstart's runs take 30 MB
+_MODULES = {"pyyaml": "yaml", "scikit-learn": "sklearn"}  # others are called as their package
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -24,10 +28,10 @@ def doctor(*, out: Path = Path("runs"), output: Outputs = PLAIN) -> int:
     Args:
         out: Folder that runs will go to; it need not exist.
     """
-    problems: list[str] = []
+    problems = list(_packages())
     lines = [
         f"anchor-interp {__version__}, Python {platform.python_version()}, {platform.platform()}",
-        *_machine(problems),
+        *([] if problems else _machine(problems)),
         _folder(out, problems),
     ]
     lines.append(f"problems: {len(problems)}" if problems else "no problem found")
@@ -36,6 +40,20 @@ def doctor(*, out: Path = Path("runs"), output: Outputs = PLAIN) -> int:
     for problem in problems:
         _LOGGER.error(problem)
     return 1 if problems else 0
+
+
+def _packages() -> Iterator[str]:
+    """What is wrong with the packages that this one requires."""
+    required: Sequence[str] = ()
+    with contextlib.suppress(metadata.PackageNotFoundError):  # a checkout that is not installed
+        required = metadata.requires("anchor-interp") or ()
+    for requirement in required:
+        name = re.split(r"[^\w-]", requirement)[0]
+        try:
+            if "extra ==" not in requirement:
+                importlib.import_module(_MODULES.get(name, name.replace("-", "_")))
+        except Exception as error:
+            yield f"{name} cannot be imported ({_line(error)}); install it again"
 
 
 def _machine(problems: list[str]) -> Iterator[str]:

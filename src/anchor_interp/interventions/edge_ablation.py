@@ -84,7 +84,7 @@ class EdgeAblation(Readable):
         sequences: examples whose positions mean the same in all, such as
             :func:`anchor_interp.tasks.sequences.aligned_sequences`. Examples that have answers keep
             those, against their wrong ones if given; others, and anchor sequences, the unedited
-            model's own.
+            model's own (``sequences.examples()`` keeps the targets).
         references: for ``mean`` and ``resample``. Sequence i is resampled from reference i, over
             and over; a single sequence from each reference in turn. If None, the references are
             the sequences themselves, each resampled from the next one in an order drawn from
@@ -261,10 +261,12 @@ def run_ablated(
 
 def _aligned(sequences: Inputs) -> Examples:
     """Examples; ConfigError if a position does not mean the same in all."""
-    examples, what = as_examples(sequences), "are answered"
-    where: np.ndarray = examples.at
+    examples, what = as_examples(sequences), "examples are answered"
+    where, one = examples.at, "examples[examples.at == {}]"
     if isinstance(sequences, Sequences):
-        where, what = sequences.position, "have the key"
+        where, what = sequences.position, "sequences have the key"
+        one = "sequences[sequences.position == {}]"
     if (n := len(np.unique(where))) > 1:
-        raise ConfigError(f"the sequences {what} at {n} positions; take those of one at a time")
+        one = one.format(where[0])
+        raise ConfigError(f"the {what} at {n} positions; take those of one, such as {one}")
     return examples

@@ -78,8 +78,8 @@ def mask_position(
 ) -> contextlib.AbstractContextManager[None]:
     """Hide positions of every example from all later ones, in forward passes of these examples.
 
-    Of sequences ``key``, ``first`` and ``second`` are positions (complexity-control paper, figure
-    4: A and C hide the key, B and D the second anchor).
+    For anchor sequences ``"key"`` is the key-token mask, ``"second"`` the second-anchor mask
+    (complexity-control paper, figure 4), ``"first"`` hides the first anchor.
     See :func:`token_edges` and :func:`mask_edges` for the options and errors.
     """
     edges = token_edges(model, examples, positions, paths)

@@ -14,7 +14,7 @@ from anchor_interp.models.finite import check_weights
 from anchor_interp.models.transformer import HookedTransformer, check_fits, check_model, token_rows
 from anchor_interp.runs.evaluation import Training, own_training
 from anchor_interp.runs.run import Run
-from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.anchor import AnchorTask, check_anchors
 from anchor_interp.tasks.examples import Dataset, Examples
 
 MOST_SEED = (1 << 63) - 1
@@ -43,8 +43,8 @@ class Subject:
     def __post_init__(self) -> None:
         check_model(self.model)
         if self.task is not None:
-            where = "task (of anchors; ai.path_patch and ai.prune take examples)"
-            check_fits(self.model, checked(self.task, AnchorTask, where))
+            advice = "ai.path_patch and ai.prune take examples"
+            check_fits(self.model, check_anchors(self.task, advice))
         check_weights(self.model)
         checked(self.initial, HookedTransformer | None, "initial")
         checked(self.seed, int, "seed", low=0, high=MOST_SEED)

@@ -1,5 +1,7 @@
 """Keeps numbers sound: NaN, rounding and wrong tokens pass many measures without a trace."""
 
+import itertools
+from collections.abc import Iterator
 from typing import TypeVar
 
 import numpy as np
@@ -33,20 +35,23 @@ def check_answers(answers: Integer[np.ndarray, " ..."] | None, d_vocab: int) -> 
         raise ConfigError(f"{given}; the model's output tokens are 0 to {d_vocab - 1}")
 
 
-def check_placed(model: nn.Module) -> None:
-    """Raise a ConfigError if a weight of the model is on the device meta."""
-    if any(weight.is_meta for weight in model.parameters()):
-        raise ConfigError("the model, or a part, is on the device meta: it has no weights to run")
+def placed(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers by name; ConfigError at the first one on the device meta."""
+    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if tensor.is_meta:
+            raise ConfigError(f"{name} is on the device meta: the model has no weights to run")
+        yield name, tensor
 
 
 @torch.no_grad()
 def check_weights(model: nn.Module) -> None:
-    """ConfigError that names the first parameter of a model with a value that is not finite.
+    """ConfigError at the first parameter on the device meta, or with a value that is not finite.
 
     Logits do not always tell: TransformerLens takes attention that is NaN as 0.
     """
-    check_placed(model)
-    for name, weight in model.named_parameters():
+    for name, weight in placed(model):
+        if not isinstance(weight, nn.Parameter):  # a mask's buffer holds -inf
+            continue
         if wrong := int((~torch.isfinite(weight)).sum()):
             text = f"{name} holds {wrong:,} of {weight.numel():,} values that are not finite"
             raise ConfigError(f"{text}; expected finite weights: {_ADVICE}")

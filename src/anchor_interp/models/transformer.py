@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.models.finite import check_answers, check_placed, check_weights
+from anchor_interp.models.finite import check_answers, check_weights, placed
 from anchor_interp.models.init import initialize
 from anchor_interp.models.lens import HookedTransformer as HookedTransformer
 from anchor_interp.models.lens import (
@@ -156,7 +156,7 @@ def check_model(model: Any) -> None:
     elif not isinstance(model, HookedTransformer):
         expected = "expected a HookedTransformer or a TransformerBridge"
         raise ConfigError(f"model is {shown(model)}; {expected}")
-    check_placed(model)
+    list(placed(model))
 
 
 def check_causal(model: HookedTransformer) -> None:

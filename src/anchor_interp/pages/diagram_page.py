@@ -31,9 +31,9 @@ from anchor_interp.pages.page import (
     template_text,
 )
 from anchor_interp.runs.phase import meanings
-from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, in_order, measure_label
+from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, RunMark, in_order, measure_label
 from anchor_interp.sweeps.diagrams import Diagram, Diagrams, phase_diagrams, summary
-from anchor_interp.sweeps.effects import LEVEL, Effect, effect
+from anchor_interp.sweeps.effects import FEWEST, LEVEL, Effect, effect
 from anchor_interp.sweeps.settings import TableRow, Value, label, listed, word, words
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def render_diagrams(
     return fill_page(
         "diagrams.html.jinja",
         [],
-        conclusion=conclusion(rises),
+        conclusion=conclusion(rises, diagrams.runs),
         effects=rises,
         styles=["diagrams.css"],
         title=f"Phases of {name}",
@@ -182,8 +182,8 @@ def effects(diagrams: Diagrams) -> list[Effect]:
     return [one for one in measured if one.found is not None]
 
 
-def conclusion(rises: Sequence[Effect]) -> str:
-    """What OOD accuracy goes with, in a sentence."""
+def conclusion(rises: Sequence[Effect], runs: Sequence[RunMark]) -> str:
+    """What OOD accuracy goes with, in a sentence; empty if nothing can be said."""
     ways: dict[str, list[str]] = {"rises with": [], "falls with": [], "shows no trend with": []}
     for one in rises:
         if one.of == "ood_accuracy" and one.found is not None:
@@ -191,7 +191,10 @@ def conclusion(rises: Sequence[Effect]) -> str:
             way = trend if one.found.p <= LEVEL else "shows no trend with"
             ways[way].append(label(one.on))
     parts = [f"{way} {' and '.join(axes)}" for way, axes in ways.items() if axes]
-    return f"OOD accuracy {', and '.join(parts) or 'has no trend yet: 5 fitted runs are needed'}."
+    fitted = [not run.censored for run in runs if run.values["ood_accuracy"] is not None]
+    if not parts and fitted and sum(fitted) < FEWEST:
+        parts = [f"has no trend yet: {FEWEST} fitted runs are needed"]
+    return f"OOD accuracy {', and '.join(parts)}." if parts else ""
 
 
 def _listed(values: Mapping[str, tuple[Value, ...]]) -> list[tuple[str, str]]:

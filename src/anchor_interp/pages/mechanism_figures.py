@@ -91,17 +91,18 @@ def information_flow(
     return figure
 
 
-def similarity_map(similarity: "Similarity") -> "Figure":
-    """Centred cosines between vectors, sorted by the rule's value: equal values lie in blocks.
+def similarity_map(similarity: "Similarity", *, centred: bool = True) -> "Figure":
+    """Cosines between vectors, sorted by the rule's value: equal values lie in blocks.
 
-    Source: NeurIPS paper, figure 4; complexity-control paper, figures 4B and 4D. Each anchor's mean
-    over all keys is subtracted first; the papers' cosines are plain.
+    Source: NeurIPS paper, figure 4; complexity-control paper, figures 4B and 4D. With ``centred``
+    each anchor's mean over all keys is subtracted first; the papers' cosines are plain.
     """
     order = np.lexsort((similarity.keys, similarity.values))
-    matrix = similarity.centred[np.ix_(order, order)]
+    matrix = (similarity.centred if centred else similarity.cosine)[np.ix_(order, order)]
     values = similarity.values[order]
     with panel(4.0, 3.4) as (figure, axes):
-        style.signed_map(axes, matrix, "centred cosine", interpolation="nearest")
+        name = "centred cosine" if centred else "cosine"
+        style.signed_map(axes, matrix, name, interpolation="nearest")
         edges = [0, *(np.flatnonzero(np.diff(values)) + 1), len(values)]
         ticks: list[float] = []
         for start, stop in itertools.pairwise(edges):

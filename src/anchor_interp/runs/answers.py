@@ -17,7 +17,7 @@ from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.answer_map import EXCEPTION, NONE, RULE, SYMMETRIC, AnswerMap
 from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.run import Run
-from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.anchor import AnchorTask, check_anchors
 from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import assemble, draw_noise
 from anchor_interp.tasks.task import anchored
@@ -47,7 +47,7 @@ def answer_map(
     if isinstance(model, Run):
         task = anchored(model.config.task, "a map of answers")
         model = model.transformer
-    task = checked(task, AnchorTask, "task (of anchors; ai.last_logits answers examples)")
+    task = check_anchors(task, "ai.last_logits answers examples")
     n = checked(n, int, "n", low=2, high=_MOST_PER_CELL)
     chosen = task.unseen if pairs is None else checked(pairs, tuple[Pair, ...], "pairs")
     if not chosen:

@@ -145,7 +145,7 @@ class RunFolder:
         if (schema := content["schema"]) is True or schema != SCHEMA:
             raise UnknownSchemaError(
                 f"{path} has schema {schema!r:.40}; anchor-interp {__version__} reads schema "
-                f"{SCHEMA}: use the version that wrote it, which provenance.json names"
+                f"{SCHEMA}: use the version that wrote it: sessions[-1].versions of provenance.json"
             )
         return content
 

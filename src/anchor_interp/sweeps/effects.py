@@ -87,9 +87,9 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
 
     A linear model with a level for each stratum, and a slope for each setting that is ``given``.
     The interval is Student's with HC3 standard errors, which allow for unequal variances (MacKinnon
-    and White 1985), and runs of a cluster count as one; p is from effect / this error
-    (Freedman and Lane 1983; Janssen 1997). None if the levels and the given settings tell the
-    setting in all strata, or if there are too few clusters.
+    and White 1985), and runs of a cluster count as one; p compares effect / error
+    with its values in shuffled runs (Freedman and Lane 1983; Janssen 1997). None if levels and
+    given settings determine the setting in all strata, or if there are too few clusters.
     """
     ends = [(s.x.min(), s.x.max()) for s in strata]
     span = max(high for _, high in ends) - min(low for low, _ in ends) if strata else 0.0

@@ -45,10 +45,10 @@ class Estimate:
 def estimate(
     configs: Mapping[str, RunConfig], folder: SweepFolder, *, workers: int, device: str = "auto"
 ) -> Estimate:
-    """What missing runs will take; ConfigError if memory is too small, StoreError if it is a file.
+    """What missing runs will take, by a few timed steps of each shape.
 
-    A few steps of each shape are timed, on a CPU with at most 128 sequences; the time for a larger
-    batch is in proportion, which overestimates it.
+    A CPU takes at most 128 sequences: the time for a larger batch is in proportion, which
+    overestimates it. ConfigError if memory is too small, StoreError if the folder is a file.
     """
     path = folder.path.absolute()
     place = next(place for place in (path, *path.parents) if place.exists())

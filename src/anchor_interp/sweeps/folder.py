@@ -216,7 +216,7 @@ def read_table(path: str | Path) -> list[TableRow]:
     if path.suffix not in (".parquet", ".csv"):
         raise ConfigError(f"{path} is not a sweep folder, a .parquet or a .csv file")
     data = files.read_bytes(path, limit=MAX_TABLE_BYTES)
-    what_to_do = "; write one with anchor-interp table SWEEP --csv"
+    what_to_do = "; write one with anchor-interp table SWEEP --csv > FILE"
     with raising(StoreError, f"{path} is not a sweep's table: ", what_to_do, of=DAMAGES):
         is_csv = path.suffix == ".csv"
         rows = from_csv(data.decode()) if is_csv else from_parquet(data, older=True)[0]

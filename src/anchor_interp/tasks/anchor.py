@@ -17,14 +17,14 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from jaxtyping import Bool, Integer
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded, check_fields, checked, shown
-from anchor_interp.tasks.examples import Dataset, Split
+from anchor_interp.tasks.examples import Dataset, Examples, Split
 from anchor_interp.tasks.functions import (
     MAX_TOKEN,
     Affine,
@@ -241,6 +241,13 @@ class AnchorTask(Task, untagged=True):
         positions = np.arange(self.length - 2, dtype=np.int64)
         place, index = self.on_side(keys, positions).nonzero()
         return positions[place], self.keys[index]
+
+
+def check_anchors(task: Any, advice: str) -> AnchorTask:
+    """The task; ConfigError if it is not one of anchors, with advice on what takes examples."""
+    if isinstance(task, Examples):
+        raise ConfigError(f"task is {shown(task)}; expected an AnchorTask: {advice}")
+    return cast(AnchorTask, checked(task, AnchorTask, "task"))
 
 
 BROKEN_GROUPS = (((1, 2), 4), ((1, 3), 1), ((1, 4), -5), ((2, 3), 5), ((2, 4), -9), ((3, 4), -6))

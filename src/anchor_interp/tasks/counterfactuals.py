@@ -15,7 +15,7 @@ from jaxtyping import Bool, Int, Int64, UInt8
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
-from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.anchor import AnchorTask, check_anchors
 from anchor_interp.tasks.exchanges import InterchangePairs
 from anchor_interp.tasks.functions import Ints, Keys, Pair
 from anchor_interp.tasks.hashing import below, nth_allowed, random_bits, random_choice
@@ -133,7 +133,7 @@ def contrast_pairs(
     drawn sequence whose target no such change alters is left out: :attr:`ContrastPairs.left_out`.
     ConfigError if none is left.
     """
-    checked(task, AnchorTask, "task (of anchors; examples go to ai.patch in pairs)")
+    check_anchors(task, "examples go to ai.patch in pairs")
     checked(kind, Perturbation, "kind")
     checked(n, int, "n", low=1)
     if pairs is None:
@@ -209,7 +209,7 @@ def interchange_pairs(
     drawn base sequence without such a source is left out: :attr:`InterchangePairs.left_out`.
     ConfigError if a pair is overridden, or no sequence is left.
     """
-    checked(task, AnchorTask, "task (of anchors; ai.exchange_label pairs examples)")
+    check_anchors(task, "ai.exchange_label pairs examples")
     checked(n, int, "n", low=1)
     composing = [pair for pair in task.seen if task.role(pair) == "inferential"]
     pairs = composing if pairs is None else checked(pairs, tuple[Pair, ...], "pairs")

@@ -90,10 +90,11 @@ def exchange_label(
     for examples in (base, source):
         check_name(label, examples.labels, "no label of the examples")
         computed = _answers(answer(examples.labels), "answer", len(examples))
-        wrong = np.flatnonzero(examples.answers != computed)
-        if len(wrong):
-            made, own = computed[row := wrong[0]], np.array(examples.answers, ndmin=1)[row]
-            raise ConfigError(f"answer makes {made} of the labels of row {row}, answered by {own}")
+        if (own := examples.answers) is None:
+            raise ConfigError("the examples have no answers; give answers=answer(labels)")
+        for row in np.flatnonzero(own != computed)[:1]:
+            made = f"answer makes {computed[row]} of the labels of row {row}"
+            raise ConfigError(f"{made}, answered by {own[row]}")
     moved = {**base.labels, label: source.labels[label]}
     expected = _answers(answer(moved), "answer", len(base))
     apart = expected != base.answers
