@@ -86,8 +86,7 @@ def conclude_circuit(circuit: CircuitScores | None, *, finished: bool = True) ->
 
 def is_small(circuit: CircuitScores) -> bool:
     """Whether less than half of the edges keep the answers."""
-    few = circuit.size < _MOST * circuit.n_edges
-    return few and circuit.faithfulness.accuracy >= _MOST
+    return circuit.size < _MOST * circuit.n_edges and circuit.faithfulness.accuracy >= _MOST
 
 
 def conclude_masks(leaks: Sequence[MaskLeakage]) -> str | None:

@@ -53,11 +53,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def fingerprint(
-    run: Run | str | Path,
-    *,
-    seed: int = 0,
-    max_seconds: float | None = None,
-    quiet: bool = False,
+    run: Run | str | Path, *, seed: int = 0, max_seconds: float | None = None, quiet: bool = False
 ) -> Fingerprint:
     """The mechanism of a Run, run folder or named model in numbers, in seconds on one core.
 

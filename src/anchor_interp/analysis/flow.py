@@ -11,12 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 
-from anchor_interp.interventions.edge_ablation import (
-    BATCH,
-    Ablation,
-    EdgeAblation,
-    single_parts,
-)
+from anchor_interp.interventions.edge_ablation import BATCH, Ablation, EdgeAblation, single_parts
 from anchor_interp.models.transformer import HookedTransformer, Inputs
 
 

@@ -74,8 +74,7 @@ class Attribution(Readable):
     def _rows(self) -> list[dict[str, Any]]:
         means = self.logits.mean(1)
         if means.shape[1] > _MOST_COLUMNS:  # then how much a component tells answers apart
-            spread = self.logits.std(2).mean(1)
-            rows = zip(self.components, spread, strict=True)
+            rows = zip(self.components, self.logits.std(2).mean(1), strict=True)
             return [{"component": name, "spread_of_answers": value} for name, value in rows]
         return [
             {"component": name, **{f"answer_{i}": logit for i, logit in enumerate(logits)}}

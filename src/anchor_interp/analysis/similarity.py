@@ -164,8 +164,7 @@ def block_similarity(
         mask = mask_position(subject.model, sequences, "second")
         return read_masked(subject.model, state, layer, sequences, mask)
 
-    name = state_name(state, layer)
-    return _similarity(subject, contexts, groups, table, items, read, name)
+    return _similarity(subject, contexts, groups, table, items, read, state_name(state, layer))
 
 
 def _contexts(subject: Subject, n: int, *, maskable: bool = False) -> Factors:

@@ -1,15 +1,14 @@
 """The command ``doctor``: can this machine do the work? It changes nothing and needs no network."""
 
 import contextlib
-import importlib
 import logging
 import os
 import platform
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from importlib import metadata
+from collections.abc import Iterator
+from importlib import import_module, metadata
 from pathlib import Path
 
 from anchor_interp import __version__
@@ -44,14 +43,11 @@ def doctor(*, out: Path = Path("runs"), output: Outputs = PLAIN) -> int:
 
 def _packages() -> Iterator[str]:
     """What is wrong with the packages that this one requires."""
-    required: Sequence[str] = ()
-    with contextlib.suppress(metadata.PackageNotFoundError):  # a checkout that is not installed
-        required = metadata.requires("anchor-interp") or ()
-    for requirement in required:
+    for requirement in metadata.requires("anchor-interp") or ():
         name = re.split(r"[^\w-]", requirement)[0]
         try:
             if "extra ==" not in requirement:
-                importlib.import_module(_MODULES.get(name, name.replace("-", "_")))
+                import_module(_MODULES.get(name, name.replace("-", "_")))
         except Exception as error:
             yield f"{name} cannot be imported ({_line(error)}); install it again"
 

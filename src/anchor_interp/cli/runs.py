@@ -150,8 +150,7 @@ def evaluate(
 
 def facts(run: "Run", evaluation: Evaluation) -> dict[str, Any]:
     """A run with its measurements, as JSON values."""
-    decision = decide(evaluation)
-    known = {"run": run.name, "run_id": run_id(run.config), **to_dict(decision)}
+    known = {"run": run.name, "run_id": run_id(run.config), **to_dict(decide(evaluation))}
     return {**known, **to_dict(evaluation), "config": to_dict(run.config)}
 
 

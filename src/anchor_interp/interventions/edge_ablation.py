@@ -267,6 +267,5 @@ def _aligned(sequences: Inputs) -> Examples:
         where, what = sequences.position, "sequences have the key"
         one = "sequences[sequences.position == {}]"
     if (n := len(np.unique(where))) > 1:
-        one = one.format(where[0])
-        raise ConfigError(f"the {what} at {n} positions; take those of one, such as {one}")
+        raise ConfigError(f"the {what} at {n} positions; take those of one: {one.format(where[0])}")
     return examples

@@ -50,8 +50,7 @@ def check_weights(model: nn.Module) -> None:
     Logits do not always tell: TransformerLens takes attention that is NaN as 0.
     """
     for name, weight in placed(model):
-        if not isinstance(weight, nn.Parameter):  # a mask's buffer holds -inf
-            continue
-        if wrong := int((~torch.isfinite(weight)).sum()):
+        own = isinstance(weight, nn.Parameter)  # a mask's buffer holds -inf
+        if own and (wrong := int((~torch.isfinite(weight)).sum())):
             text = f"{name} holds {wrong:,} of {weight.numel():,} values that are not finite"
             raise ConfigError(f"{text}; expected finite weights: {_ADVICE}")

@@ -132,8 +132,7 @@ def takes_fast_path(model: HookedTransformer) -> bool:
 
 def _is_supported(model: HookedTransformer) -> bool:
     """Whether this path is known to implement every part and setting of the model."""
-    post = type(model) is PostLNTransformer
-    known = reference_model(post)
+    known = reference_model(type(model) is PostLNTransformer)
     parts = {type(part) for part in known.modules()}
     if any(type(part) not in parts or "forward" in vars(part) for part in model.modules()):
         return False

@@ -94,14 +94,11 @@ def _inside(m: "MechanismAnalysis") -> Iterator[Picture]:
     if m.comparison is not None:
         yield Picture("circuit", mechanism_figures.circuit_baselines(m.comparison))
     for patched in m.patches:
-        name = f"patching-{patched.contrast}"
-        yield Picture(name, mechanism_figures.patch_map(patched.result))
-    for similarity in m.similarities:
-        name = f"similarity-{_state(similarity.state)}"
-        yield Picture(name, mechanism_figures.similarity_map(similarity))
-    for clusters in m.clusters:
-        name = f"clusters-{_state(clusters.state)}"
-        yield Picture(name, mechanism_figures.cluster_map(clusters))
+        yield Picture(f"patching-{patched.contrast}", mechanism_figures.patch_map(patched.result))
+    for each in m.similarities:
+        yield Picture(f"similarity-{_state(each.state)}", mechanism_figures.similarity_map(each))
+    for points in m.clusters:
+        yield Picture(f"clusters-{_state(points.state)}", mechanism_figures.cluster_map(points))
 
 
 def _on_examples(e: "ExamplesAnalysis") -> Iterator[Picture]:

@@ -115,8 +115,7 @@ class Prontoqa(Task):
         tokens = np.zeros(inside.shape, np.uint8)
         tokens[inside] = slots[there]
         n_prompt = 6 * (4 * (self.hops + 2) - 2) + 5 + 8  # rules of both chains, fact, question
-        starts = there[:, :n_prompt].sum(1)
-        return Dataset(tokens, inside & (place >= starts[:, None]), lengths)
+        return Dataset(tokens, inside & (place >= there[:, :n_prompt].sum(1)[:, None]), lengths)
 
     def score(self, examples: Dataset, answers: Sequence[Sequence[int]]) -> Bool[np.ndarray, " n"]:
         """Whether the judgement is right, the last word before the end, whatever the proof."""
@@ -248,8 +247,7 @@ class _Drawn:
             rule = (_EVERY, chain[row, last], _IS, denied, asked, _STOP)
             conclusion = _sentence(*rule, person, _IS, denied, asked, _STOP)
             parts += [fact, _where(taken, steps), conclusion]
-        judgement = np.where(self.asks_negated == negated, _TRUE, _FALSE)
-        parts.append(_sentence(judgement, _END))
+        parts.append(_sentence(np.where(self.asks_negated == negated, _TRUE, _FALSE), _END))
         flat = [rearrange(part, "n ... -> n (...)") for part in parts]
         return np.concatenate(flat, axis=1).astype(np.int8)
 
