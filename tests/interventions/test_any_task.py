@@ -7,7 +7,7 @@ the same numbers as all of them padded together.
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -240,7 +240,7 @@ def test_an_answer_that_copies_the_label_is_exchanged() -> None:
     ("make", "message"),
     [
         (
-            lambda: ai.analyze_model(random_model(), CLEAN.tokens),  # type: ignore[arg-type]
+            lambda: ai.analyze_model(random_model(), cast(Any, CLEAN.tokens)),
             r"task is an array of int64, shape \(5, 9\); expected an AnchorTask or an Examples",
         ),
         (
@@ -281,7 +281,7 @@ def test_an_answer_that_copies_the_label_is_exchanged() -> None:
         (lambda: ai.mask_position(random_model(), CLEAN, "all"), "hide positions before it"),
         (lambda: ai.mask_position(random_model(), CLEAN, 7), "position is 7 in row 1"),
         (
-            lambda: ai.interchange(random_model(), CLEAN, ai.Site("z", 0)),  # type: ignore[arg-type]
+            lambda: ai.interchange(random_model(), cast(Any, CLEAN), ai.Site("z", 0)),
             r"pairs \(of exchange_label,",
         ),
         (
@@ -289,7 +289,7 @@ def test_an_answer_that_copies_the_label_is_exchanged() -> None:
             r"called 'key'; known: verb, last; key, .* name yours \(site_grid: positions=",
         ),
         (
-            lambda: renamed_answers(7, exchanged(), seed=0),  # type: ignore[arg-type]
+            lambda: renamed_answers(cast(Any, 7), exchanged(), seed=0),
             r"task, or all its answers \(range\(n\)\), has shape \(\)",
         ),
         (lambda: renamed_answers([1, 2], exchanged(), seed=0), "not among those to rename: give"),
@@ -298,13 +298,16 @@ def test_an_answer_that_copies_the_label_is_exchanged() -> None:
             "seed is -1; expected at least",
         ),
         (lambda: patch_of(CORRUPTED, np.zeros((5, 120))), "metric is an array of float64, shape"),
-        (lambda: accuracy(random_model(), CLEAN), "sequences is Examples: .* a Sequences"),  # type: ignore[arg-type]
         (
-            lambda: mask_leakage(random_model(), FEW_KEYS, CLEAN, "key"),  # type: ignore[arg-type]
+            lambda: accuracy(random_model(), cast(Any, CLEAN)),
+            "sequences is Examples: .* a Sequences",
+        ),
+        (
+            lambda: mask_leakage(random_model(), FEW_KEYS, cast(Any, CLEAN), "key"),
             "expected a Sequences",
         ),
         (
-            lambda: renamed_answers([1, 2], CLEAN, seed=0),  # type: ignore[arg-type]
+            lambda: renamed_answers([1, 2], cast(Any, CLEAN), seed=0),
             "expected an InterchangePairs",
         ),
         (lambda: ai.attribute_logits(random_model(), CLEAN, RIGHT), r"integers \[batch, answer\]"),

@@ -1,7 +1,7 @@
 """Examples of any task: where they are answered, and what does not fit together."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -83,14 +83,26 @@ def test_columns_of_a_table_are_labels() -> None:
         (lambda: ai.Examples(TOKENS)[:0], r"shape \(0, 4\).*at least one"),
         (lambda: ai.Examples([]), r"shape \(0,\).*at least one"),
         (lambda: ai.Examples(np.zeros((0, 4), int)), r"shape \(0, 4\).*at least one"),
-        (lambda: ai.Examples([[0.5, 1]]), "float64; expected integers"),  # type: ignore[arg-type]
+        (lambda: ai.Examples(cast(Any, [[0.5, 1]])), "float64; expected integers"),
         (lambda: ai.Examples(TOKENS, [1, 2]), r"answers has shape \(2,\); expected 3 values"),
         (lambda: ai.Examples(TOKENS, labels={"a": [1]}), r"a has shape \(1,\); expected 3 values"),
         (lambda: ai.Examples(TOKENS, labels={"a": TOKENS}), r"a has shape \(3, 4\); expected 3"),
-        (lambda: ai.Examples(TOKENS, places={3: 3}), "the name of a label or place is 3"),  # type: ignore[dict-item]
-        (lambda: ai.Examples(TOKENS, labels=FEW_KEYS), "labels is .*; expected a Mapping or None"),  # type: ignore[arg-type]
-        (lambda: ai.Examples(TOKENS, labels=[1] * 3), "labels is .*; expected a Mapping or None"),  # type: ignore[arg-type]
-        (lambda: ai.Examples(TOKENS, places=["a"]), "places is .*; expected a Mapping or None"),  # type: ignore[arg-type]
+        (
+            lambda: ai.Examples(TOKENS, places=cast(Any, {3: 3})),
+            "the name of a label or place is 3",
+        ),
+        (
+            lambda: ai.Examples(TOKENS, labels=cast(Any, FEW_KEYS)),
+            "labels is .*; expected a Mapping or None",
+        ),
+        (
+            lambda: ai.Examples(TOKENS, labels=cast(Any, [1] * 3)),
+            "labels is .*; expected a Mapping or None",
+        ),
+        (
+            lambda: ai.Examples(TOKENS, places=cast(Any, ["a"])),
+            "places is .*; expected a Mapping or None",
+        ),
         (lambda: ai.Examples(TOKENS, at=4), "at is 4 in row 0, which has 4 tokens from position 0"),
         (lambda: ai.Examples(TOKENS, at=[2, 2, 2], padding=0), "in row 1, which has 2 tokens from"),
         (lambda: ai.Examples([[0, 0]], padding=0), "row 0, which has 0 tokens"),
