@@ -112,6 +112,16 @@ def scan_fitted(scale: str) -> Sweep:
     return Sweep((Grid(start, sizes, together=(both,), seeds=tuple(range(1040, 1045))),))
 
 
+def cogs_fitted(scale: str) -> Sweep:
+    """The paper's two corners on COGS until they are fitted, on the whole training set."""
+    corners = CORNERS["cogs"]
+    start = corners.sweep(scale).grids[0].start
+    start = override(start, n_sequences=corners.sizes_at(scale)[-1])
+    start = override(start, until_accuracy=0.99, eval_every=250, steps=8 * start.train.steps)
+    both = {"gamma": corners.gammas, "weight_decay": corners.decays}
+    return Sweep((Grid(start, together=(both,), seeds=tuple(range(1045, 1050))),))
+
+
 CONCEPT_GAMMAS = (0.5, 0.65, 0.8, 1.0)
 """Of the network that draws pictures: PyTorch's default, then smaller weights. 1.0 reduces the
 standard deviation of a layer of 16 features as much as the paper's 0.8 does one of 256: 144^-0.5

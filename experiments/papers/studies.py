@@ -26,6 +26,7 @@ from .language_runs import language
 from .section_7_runs import (
     CORNERS,
     addition_judging,
+    cogs_fitted,
     concepts,
     concepts_judging,
     scan_fitted,
@@ -393,6 +394,7 @@ STUDIES: Mapping[str, Study] = {
     "scan": Study("both settings and the data on SCAN", CORNERS["scan"].sweep),
     "scan-fitted": Study("two corners on SCAN until they are fitted", scan_fitted),
     "cogs": Study("both settings and the data on COGS", CORNERS["cogs"].sweep),
+    "cogs-fitted": Study("two corners on COGS until they are fitted", cogs_fitted),
     "addition": Study("both settings and the data on addition", CORNERS["addition"].sweep),
     "addition-20": Study("both settings on addition, twenty seeds", addition_judging),
     "prontoqa": Study(
