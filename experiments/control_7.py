@@ -1,7 +1,7 @@
 """Complexity-control paper, section VII, figure 7: SCAN, COGS, addition and PrOntoQA.
 
 Every run over the number of training examples, with the means of both settings' four combinations.
-The paper shows the first and the last of them, and PrOntoQA's epochs to fit (7E; hollow: never).
+The paper shows the first and the last of them, and PrOntoQA's epochs to fit (7E).
 """
 
 import math
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 import section
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.pages.style import QUALITATIVE, legend_below, plain_ticks, single
+from anchor_interp.pages.style import INK, QUALITATIVE, legend_below, plain_ticks, single
 from papers.rows import (
     Row,
     Rows,
@@ -75,7 +75,7 @@ def over_data(
 ) -> Figure:  # fmt: skip
     """A number of every run over the training examples, by gamma and weight decay.
 
-    A bar is a mean. Runs whose number is a lower ``bound`` are hollow.
+    A bar is a mean. Runs whose number is a lower ``bound`` are hollow, and have no mean.
     """
     of, sizes = CORNERS[study], sorted({row["n_sequences"] for row in rows})
     corners = [(gamma, decay) for gamma in of.gammas for decay in of.decays]
@@ -91,9 +91,11 @@ def over_data(
                 for number, is_bound in points:
                     face = "none" if is_bound else colour
                     axes.plot(at, number, "o", color=colour, mfc=face, ms=4, alpha=0.7)
-                if points:
+                if points and not any(is_bound for _, is_bound in points):
                     middle = mean(number for number, _ in points)
                     axes.plot([at - 0.08, at + 0.08], [middle] * 2, color=colour, lw=2)
+        if any(bound(row) for row in rows):
+            axes.plot([], [], "o", color=INK, mfc="none", label="hollow: lower bound")
         axes.set(xlabel="training examples", ylabel=label)
         if label == "accuracy":
             axes.set(ylim=(-0.03, 1.03))

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 
 import section
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
-from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, single
+from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, legend_below, single
 from anchor_interp.sweeps.diagrams import phase_diagrams
 from papers import wide
 from papers.effects import grouped
@@ -24,36 +24,30 @@ ANSWERS = {
     "symmetric_accuracy": ("symmetric answers", SYMMETRIC),
     "ood_accuracy": ("inferential answers", INFERENTIAL),
 }
-_MARKS = {2: "o", 3: "s"}
+_SHARES = {"symmetric": ("symmetric", SYMMETRIC), "ood": ("inferential", INFERENTIAL)}
 _COURSES = (("x-10", "the rule", INFERENTIAL), ("x-6", "the other order's", SYMMETRIC))
 
 
 def best_and_end(rows: Rows, best: str, end: str, colour: str) -> Figure:
-    """A share of the answers over gamma: a mark a seed, a line a depth through the means."""
-    with single(4.8, 3.4) as figure:
+    """A share of the answers over gamma: a mark a seed, a line through the means."""
+    with single(2.6, 3.4) as figure:
         axes = figure.subplots()
-        for column, filled, line in ((best, colour, "-"), (end, "none", "--")):
-            for (depth,), mine in grouped(rows, ("n_layers",)).items():
-                having = [row for row in mine if row[column] is not None]
-                xs, ys = ([row[name] for row in having] for name in ("gamma", column))
-                axes.scatter(xs, ys, 22, filled, marker=_MARKS[depth], edgecolors=colour)
-                means = [
-                    (gamma, statistics.mean(row[column] for row in cell))
-                    for (gamma,), cell in grouped(having, ("gamma",)).items()
-                ]
-                axes.plot(*zip(*means, strict=True), line, color=INK, linewidth=1)
+        kinds = ((best, colour, "-", "best along training"),
+                 (end, "none", "--", "at the end, if fitted"))  # fmt: skip
+        for side, (column, filled, line, label) in zip((-1, 1), kinds, strict=True):
+            having = [row for row in rows if row[column] is not None]
+            xs, ys = [row["gamma"] + 0.012 * side for row in having], [row[column] for row in having]
+            axes.scatter(xs, ys, 22, filled, edgecolors=colour)
+            means = [
+                (gamma, statistics.mean(row[column] for row in cell))
+                for (gamma,), cell in grouped(having, ("gamma",)).items()
+            ]
+            axes.plot(*zip(*means, strict=True), line, color=INK, linewidth=1)
+            axes.plot([], [], line, color=INK, marker="o", mfc=filled, mec=colour, label=label)
         axes.set(xlabel="gamma", ylabel="share of (4, 3)", ylim=(-0.03, 1.03))
-        depths = sorted({row["n_layers"] for row in rows})
-        handles = [
-            Line2D([], [], color=INK, label="best along training"),
-            Line2D([], [], color=INK, linestyle="--", label="at the end, if fitted"),
-            *(
-                Line2D([], [], color=colour, marker=_MARKS[depth], linestyle="none",
-                       label=f"{depth} layers, a seed")
-                for depth in depths
-            ),
-        ]  # fmt: skip
-        figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+        axes.set_xticks(sorted({row["gamma"] for row in rows}))
+        axes.margins(x=0.1)
+        legend_below(figure, axes, columns=1)
     return figure
 
 
@@ -81,11 +75,12 @@ def draw(data: section.Data) -> section.Panels:
     """Figure 2 at the paper's width, the course of its runs, and the study ``depth``."""
     panels: list[list[tuple[str, Figure]]] = []
     if rows := data.tables.get(wide.STUDY):
-        symmetric = best_and_end(rows, "best_symmetric", "end_symmetric", SYMMETRIC)
-        inferential = best_and_end(rows, "best_ood", "end_ood", INFERENTIAL)
-        panels.append(
-            [("(a) symmetric answers", symmetric), ("(b) inferential answers", inferential)]
-        )
+        panels.append([
+            (f"({letter}) {name}, {depth:g} layers",
+             best_and_end(mine, f"best_{column}", f"end_{column}", colour))
+            for letter, (column, (name, colour)) in zip("ab", _SHARES.items(), strict=True)
+            for (depth,), mine in grouped(rows, ("n_layers",)).items()
+        ])  # fmt: skip
         curves = grouped(wide.read_curves(wide.curves_table(data.place)), ("n_layers",))
         panels += [
             [(f"along training, {depth:g} layers", courses(of))] for (depth,), of in curves.items()
