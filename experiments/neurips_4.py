@@ -36,7 +36,10 @@ def best_and_end(rows: Rows, best: str, end: str, colour: str) -> Figure:
                  (end, "none", "--", "at the end, if fitted"))  # fmt: skip
         for side, (column, filled, line, label) in zip((-1, 1), kinds, strict=True):
             having = [row for row in rows if row[column] is not None]
-            xs, ys = [row["gamma"] + 0.012 * side for row in having], [row[column] for row in having]
+            xs, ys = (
+                [row["gamma"] + 0.012 * side for row in having],
+                [row[column] for row in having],
+            )
             axes.scatter(xs, ys, 22, filled, edgecolors=colour)
             means = [
                 (gamma, statistics.mean(row[column] for row in cell))
