@@ -113,13 +113,19 @@ def scan_fitted(scale: str) -> Sweep:
 
 
 def cogs_fitted(scale: str) -> Sweep:
-    """The paper's two corners on COGS until they are fitted, on the whole training set."""
+    """The paper's two corners on COGS until they are fitted, on the whole training set.
+
+    At ``tiny`` a single run of the small corner (seed 909) had an ID accuracy of 0.98 after 6,500
+    steps. With 20,000 steps, as first planned, the rate is large for too long: two runs (seeds
+    1045 and 1046) were ended at 5,000 steps, at ID accuracies between 0.67 and 0.95.
+    """
     corners = CORNERS["cogs"]
     start = corners.sweep(scale).grids[0].start
     start = override(start, n_sequences=corners.sizes_at(scale)[-1])
-    start = override(start, until_accuracy=0.99, eval_every=250, steps=8 * start.train.steps)
+    steps = 8_000 if scale == "tiny" else 4 * start.train.steps
+    start = override(start, until_accuracy=0.99, eval_every=250, steps=steps)
     both = {"gamma": corners.gammas, "weight_decay": corners.decays}
-    return Sweep((Grid(start, together=(both,), seeds=tuple(range(1045, 1050))),))
+    return Sweep((Grid(start, together=(both,), seeds=tuple(range(1050, 1055))),))
 
 
 CONCEPT_GAMMAS = (0.5, 0.65, 0.8, 1.0)
