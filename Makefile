@@ -77,7 +77,7 @@ public-api: $(VENV)/.installed-dev
 # there when it is started again; docs/evidence/README.md says what a file shows and how long it takes.
 EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search \
 	circuits circuit_sizes masks interchange analysis attribution_patching gpt2_shape scaling sweep sweep_long batched sweep_faults \
-	claims busy sequences language_speed
+	claims busy sequences language_speed specimens
 
 evidence: $(EVIDENCE:%=docs/evidence/%.json)
 	$(BIN)/python benchmarks/tables.py
@@ -113,6 +113,7 @@ gpt2_shape = $(BIN)/python benchmarks/gpt2_shape.py
 circuits = $(BIN)/python experiments/circuits.py
 circuit_sizes = $(BIN)/python experiments/circuit_sizes.py
 masks = $(BIN)/python experiments/masks.py
+specimens = $(BIN)/python experiments/specimens.py
 
 docs/evidence/%.json: | $(VENV)/.installed-dev
 	@mkdir -p $(@D)

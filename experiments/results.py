@@ -40,14 +40,15 @@ from ledger_text import (
 )
 from measured import spread, table
 from papers import page, wide
-from papers.claims import PHASE_2, RANDOM
+from papers.claims import BETWEEN_PHASES, PHASE_2, RANDOM
 from papers.detection import detection
 from papers.effects import grouped
 from papers.page import Ledger
 from papers.rows import Row
 from papers.studies import STUDIES
-from papers.tables import read_tables
-from papers.verdict_score import GIVEN, PHASES, VerdictScore
+from papers.tables import read_study, read_tables
+from papers.verdict_runs import half_of
+from papers.verdict_score import GIVEN, PHASES, VerdictScore, coverage_curve, named_by
 from section_7_text import across_table, concepts_table, corners_table, language_table
 
 ROOT = Path(__file__).parent.parent
@@ -69,6 +70,7 @@ PAGES = [
     ),
 ]
 TABLES = ROOT / "experiments" / "tables" / "tiny"
+_WIDTHS = (0, 0.5, 1, 1.5, 2, 3)
 NOT_MEASURED = "*No run has these measurements yet.*\n"
 
 _OF_ROUTES = (
@@ -139,6 +141,51 @@ def disagreements_table(score: VerdictScore | None) -> str:
         for run in score.disagreements
     ]
     return table(["run", "phase", "verdict", "because", "behaviour", "near a line"], lines)
+
+
+@functools.cache
+def _kinds() -> dict[str, list[Row]]:
+    """Runs that judge the verdict, and kinds of runs that it was not fitted for."""
+    rows = read_study(TABLES / "verdict.csv")
+    halves = {"judge": "judged", "deeper": "3 and 4 layers of two heads"}
+    kinds = {kind: [r for r in rows if half_of(r) == half] for half, kind in halves.items()}
+    return kinds | {"width 400": _tables()["solutions"]}
+
+
+def coverage_table(_: Ledger) -> str:
+    """Accuracy against coverage."""
+    lines = [
+        [score.name, f"{share:.0%}", f"{score.accuracy:.2f} ({score.low:.2f} to {score.high:.2f})"]
+        for share, score in coverage_curve(_kinds()["judged"], _WIDTHS)
+    ]
+    return table(["width", "named", "balanced accuracy (95 %)"], lines)
+
+
+def shapes_table(_: Ledger) -> str:
+    """Verdicts by phase, on runs of other shapes than those that fitted it."""
+    lines = []
+    for kind, rows in list(_kinds().items())[1:]:
+        for phase, given in named_by(rows).items():
+            others = ", ".join(f"{n} {name}" for name, n in given.most_common() if name != phase)
+            lines.append([kind, phase, str(given.total()), str(given[phase]), others])
+    return table(["runs", "phase", "of these", "named rightly", "other verdicts"], lines)
+
+
+def pure_table(_: Ledger) -> str:
+    """Claims between phases, on all runs that have a map of answers, and on those of one thing."""
+    mapped = {name: [row for row in rows if row.get("mixed") is not None]
+              for name, rows in _tables().items()}  # fmt: skip
+    pure = {name: [row for row in rows if not row["mixed"]] for name, rows in mapped.items()}
+    lines = []
+    for claim in BETWEEN_PHASES:
+        found = [claim.effect.find_in(rows) for rows in (mapped, pure)]
+        shown = [f"{page.estimate_text(f.found) or f.problem}, {' + '.join(map(str, f.n))} runs"
+                 for f in found if f is not None]  # fmt: skip
+        if len(shown) == 2:
+            lines.append(
+                [f"[`{claim.name}`](claims.md#{claim.name})", f"{claim.minimum:.2g}", *shown]
+            )
+    return table(["claim", "least", "all runs with a map", "runs of one function"], lines)
 
 
 def studies_table(_: Ledger) -> str:
@@ -274,6 +321,9 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
     "routes": routes_table,
     "rules": lambda ledger: rules_table(ledger.verdict),
     "confusion": lambda ledger: confusion_table(ledger.verdict),
+    "coverage": coverage_table,
+    "pure": pure_table,
+    "shapes": shapes_table,
     "disagreements": lambda ledger: disagreements_table(ledger.verdict),
     "studies": studies_table,
     "noise": noise_table,

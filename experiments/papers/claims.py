@@ -199,8 +199,13 @@ JUDGED_AS: Mapping[str, str] = {
 }  # fmt: skip
 """Where a registered claim stands."""
 LEDGER = Family(CLAIMS)
-
-
+BETWEEN_PHASES = tuple(
+    claim
+    for claim in CLAIMS
+    if {*claim.studies} & {*RANDOM}
+    and any("phase" in _TEXTS[claim.name].get(kind, {}) for kind in ("more", "less"))
+)
+"""Claims that compare runs of random settings by phase."""
 REALISTIC = frozenset(
     claim.name
     for claim in CLAIMS

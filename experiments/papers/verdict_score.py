@@ -12,6 +12,7 @@ anchors with the rule counts the sum -6, which the exception of the NeurIPS task
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -267,13 +268,46 @@ def judge_verdict(
     )
 
 
+def coverage_curve(rows: Rows, widths: Sequence[float]) -> list[tuple[float, RuleScore]]:
+    """Coverage, and the score there, if all bands and intervals are so many times as wide."""
+    kept, points = list(filter(can_be_judged, rows)), []
+    for width in widths:
+        lines = {
+            name: Line(*(at.line + width * (end - at.line) for end in vars(at).values()))
+            for name, at in LINES.items()
+        }
+        given = np.array([verdict(_widened(row, width), lines).phase for row in kept])
+        score = _where_named(f"{width:g}", "", kept, given)
+        points.append((score.n / len(kept), score))
+    return points
+
+
+def _widened(row: Row, width: float) -> Fingerprint:
+    numbers = fingerprint_of(row)
+    margins = {name: getattr(numbers, name) for name in NUMBERS if name.endswith("_margin")}
+    return replace(numbers, **{name: m and width * m for name, m in margins.items()})
+
+
+def named_by(rows: Rows) -> dict[str, Counter[str]]:
+    """How often each verdict is given, for every phase that the runs have."""
+    kept = list(filter(can_be_judged, rows))
+    found = {phase: Counter[str]() for phase in PHASES if phase in {row["phase"] for row in kept}}
+    for row in kept:
+        found[row["phase"]][verdict(fingerprint_of(row)).phase] += 1
+    return found
+
+
 def _score_of_verdict(kind: str, rows: Rows) -> RuleScore:
     kept = list(filter(can_be_judged, rows))
     given = np.array([verdict(fingerprint_of(row)).phase for row in kept])
-    named = np.isin(given, PHASES)
-    truth, near = (np.array([of(row) for row in kept]) for of in (itemgetter("phase"), is_near))
     title = f"the verdict on {len(kept)} runs of {kind}, where it names a phase"
-    return _scored(kind, title, truth[named], given[named], near[named])
+    return _where_named(kind, title, kept, given)
+
+
+def _where_named(name: str, title: str, rows: Rows, given: Names) -> RuleScore:
+    named = np.isin(given, PHASES)
+    truth, near = (np.array([of(row) for row in rows]) for of in (itemgetter("phase"), is_near))
+    return _scored(name, title, truth[named], given[named], near[named])
 
 
 def _scored(

@@ -6,6 +6,7 @@ Attacks by fine-tuning are in test_verdict_attacks.py.
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,12 +24,14 @@ from anchor_interp.interventions.masks import edge, mask_edges, no_edges
 from anchor_interp.models.exact import Mechanism, exact_shape
 from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, empty_model, place
+from anchor_interp.runs.zoo import names
 
 EXACT: dict[Mechanism, set[str]] = {
     "symmetric": {"symmetric"},
     "inferential": {"inferential", "unclear"},  # its tables have no numbers between them
     "lookup": {"composite"},
 }
+EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence" / "specimens.json"
 LOW = {"memory": 0.0, "exceptions": 0.0, "route_symmetric": 0.0, "virtual_rule": 0.0}
 
 
@@ -213,7 +216,20 @@ def test_the_verdict_on_a_hand_set_post_layernorm_model() -> None:
 ])  # fmt: skip
 def test_the_verdict_on_a_specimen_is_its_phase(name: str) -> None:
     run = ai.load(f"tiny/{name}/1")
-    assert verdict(fingerprint(run, quiet=True)).phase == run.phase
+    found, kept = verdict(fingerprint(run, quiet=True)), json.loads(EVIDENCE.read_text())
+    assert found.phase == run.phase
+    assert [each.number.name for each in found.evidence] == [*kept[f"tiny/{name}/1"]["evidence"]]
+
+
+def test_no_packaged_and_no_hand_set_model_is_named_wrongly() -> None:
+    """As measured by ``experiments/specimens.py``."""
+    kept = {name: each["verdict"] for name, each in json.loads(EVIDENCE.read_text()).items()}
+    hand_set = {f"exact/{mechanism}": right for mechanism, right in EXACT.items()}
+    assert kept.keys() == {*names(), *hand_set}
+    for name in names():
+        assert kept[name] == ai.load(name).phase, name
+    for name, right in hand_set.items():
+        assert kept[name] in right, name
 
 
 def test_an_untrained_model_has_no_phase() -> None:

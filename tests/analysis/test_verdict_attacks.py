@@ -1,12 +1,14 @@
-"""Attacks by fine-tuning: the answers stay, something inside moves, and the verdict is not fooled.
+"""Attacks on trained models: the answers stay, something inside moves, and the verdict holds.
 
-Each attack is a short training on the divergence from the model's own answers, which keeps them,
-and on a term of its own.
+An attack is an exact edit, or a short training on the divergence from the model's own answers,
+which keeps them, and on a term of its own.
 """
 
 import copy
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +17,8 @@ import torch.nn.functional as F
 
 import anchor_interp as ai
 from anchor_interp.analysis.fingerprint import fingerprint_model
-from anchor_interp.analysis.verdict import verdict
-from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.analysis.verdict import LINES, verdict
+from anchor_interp.models.transformer import HookedTransformer, empty_model, place
 from anchor_interp.runs.evaluation import accuracy, predict
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask
@@ -136,6 +138,104 @@ def test_training_that_keeps_the_answers_keeps_the_verdict(attack: str, name: st
     assert same_answers(run, model, task.seen) > 0.97
     found = verdict(fingerprint_model(model, task, training=run.training, quiet=True))
     assert found.phase in {run.phase, "unclear"}
+
+
+Attacked = tuple[HookedTransformer, AnchorTask]
+
+
+def another_basis(run: Run) -> Attacked:
+    """Coordinates of the residual stream and neurons in another order, spaces of heads rotated."""
+    shape, draws = run.config.model, torch.Generator().manual_seed(0)
+    bases = {size: torch.eye(size)[torch.randperm(size, generator=draws)]
+             for size in (shape.d_model, shape.d_mlp)}  # fmt: skip
+    bases[shape.d_head] = torch.linalg.qr(torch.randn(2 * (shape.d_head,), generator=draws))[0]
+    assert len(bases) == 3
+    return edited(run, lambda _, weight: functools.reduce(
+        lambda moved, axis: (moved.movedim(axis, -1) @ bases[moved.shape[axis]]).movedim(-1, axis),
+        [axis for axis, size in enumerate(weight.shape) if size in bases],
+        weight,
+    ))  # fmt: skip
+
+
+def head_in_two(run: Run) -> Attacked:
+    """Each head twice, with half of the output."""
+
+    def twice(name: str, weight: torch.Tensor) -> torch.Tensor:
+        is_head = name.rpartition(".")[2] in ("W_Q", "W_K", "W_V", "W_O")
+        return torch.cat(2 * [weight / (2 if name.endswith("W_O") else 1)]) if is_head else weight
+
+    return edited(run, twice, n_heads=2)
+
+
+def sharper(run: Run) -> Attacked:
+    """Logits three times as far apart."""
+    return edited(run, lambda name, weight: weight * (3 if name.startswith("unembed") else 1))
+
+
+def folded(run: Run) -> Attacked:
+    """The gains of LayerNorm within the matrices behind it, as TransformerLens loads models."""
+    model = copy.deepcopy(run.transformer)
+    model.process_weights_(fold_ln=True)
+    return model, run.config.anchor_task
+
+
+def renamed(run: Run) -> Attacked:
+    """The anchors' tokens in reverse order, and the task with them."""
+    task = run.config.anchor_task
+    first, last = min(task.tokens), max(task.tokens)
+    table = torch.arange(run.config.model.d_vocab)
+    table[first : last + 1] = table[first : last + 1].flip(0)
+
+    def other(pair: Pair) -> Pair:
+        return first + last - pair[0], first + last - pair[1]
+
+    model, _ = edited(run, lambda name, weight: weight[table] if name == "embed.W_E" else
+                      weight[..., table] if name.startswith("unembed") else weight)  # fmt: skip
+    anchors = [replace(anchor, token=int(table[anchor.token])) for anchor in task.anchors[::-1]]
+    overrides = tuple(replace(each, pair=other(each.pair)) for each in task.overrides)
+    unseen = tuple(map(other, task.unseen))
+    return model, replace(task, anchors=tuple(anchors), overrides=overrides, unseen=unseen)
+
+
+def edited(run: Run, edit: Callable[[str, torch.Tensor], torch.Tensor], **changes: int) -> Attacked:
+    """A model with other weights, and its task."""
+    weights = {n: edit(n, w.detach()) for n, w in run.transformer.named_parameters()}
+    shape: Any = changes
+    model = empty_model(replace(run.config.model, **shape))
+    model.load_state_dict(weights, strict=False)
+    return place(model, "cpu"), run.config.anchor_task
+
+
+@pytest.mark.usefixtures("evidence_alone")
+@pytest.mark.parametrize("edit", [
+    another_basis, *(pytest.param(edit, marks=slow) for edit in (head_in_two, sharper, renamed)),
+])  # fmt: skip
+@pytest.mark.parametrize("name", [
+    "composite", *(pytest.param(name, marks=slow) for name in
+                   ("symmetric", "inferential", "neurips-symmetric")),
+])  # fmt: skip
+def test_an_edit_of_a_trained_model_keeps_the_verdict(
+    edit: Callable[[Run], Attacked], name: str
+) -> None:
+    check_edit(edit, name)
+
+
+@slow
+@pytest.mark.usefixtures("evidence_alone")
+def test_folded_weights_keep_the_verdict() -> None:
+    check_edit(folded, "inferential")
+
+
+def check_edit(edit: Callable[[Run], Attacked], name: str) -> None:
+    run = ai.load(f"tiny/{name}/1")
+    model, task = edit(run)
+    before, after = (
+        fingerprint_model(each, of, quiet=True)
+        for each, of in ((run.transformer, run.config.anchor_task), (model, task))
+    )
+    for number in LINES:  # a renamed task draws other sequences
+        assert getattr(after, number) == pytest.approx(getattr(before, number), abs=0.02), number
+    assert verdict(after).phase == run.phase
 
 
 @slow

@@ -32,10 +32,12 @@ from papers.verdict_score import (
     PHASES,
     VerdictScore,
     can_be_judged,
+    coverage_curve,
     fit_lines,
     fitting_rows,
     judge_verdict,
     left_out_accuracy,
+    named_by,
 )
 
 EVIDENCE_NUMBERS = tuple(number.name for number in verdict.NUMBERS)
@@ -184,6 +186,18 @@ def test_the_verdict_beats_what_knows_less_and_chance_does_not(
     assert len(chance.disagreements) == sum(
         n for phase, row in chance.confusion.items() for other, n in row.items() if other != phase
     )
+
+
+def test_wider_bands_name_fewer_runs(score: VerdictScore, verdict_runs: list[Row]) -> None:
+    judged = [row for row in verdict_runs if row["seed"] % 2]
+    (most, _), (share, point), (fewest, _) = coverage_curve(judged, (0, 1, 30))
+    assert (share, point.accuracy) == (score.coverage, score.accuracy_of("verdict"))
+    assert fewest < share <= most
+    given = named_by(judged)
+    assert {phase: counts.total() for phase, counts in given.items()} == score.n
+    assert {phase: dict(+counts) for phase, counts in given.items()} == {
+        phase: {name: n for name, n in row.items() if n} for phase, row in score.confusion.items()
+    }
 
 
 def test_runs_of_one_phase_cannot_be_judged(verdict_runs: list[Row]) -> None:
