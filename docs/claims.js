@@ -1,4 +1,5 @@
-/* The ledger's table: a click on a column's head sorts by it, words and a verdict choose rows. */
+/* The ledger's table: a click on a column's head sorts by it, words and a verdict choose rows.
+   Cells know their column's name, which a phone shows. */
 document.addEventListener("DOMContentLoaded", () => {
   const table = document.querySelector(".ledger table");
   const rows = [...table.tBodies[0].rows];
@@ -27,6 +28,7 @@ document.addEventListener("DOMContentLoaded", () => {
   choose();
 
   const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, column) => rows.forEach((row) => (row.cells[column].dataset.head = head.textContent)));
   heads.forEach((head, column) => {
     const button = document.createElement("button");
     button.append(...head.childNodes);

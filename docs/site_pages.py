@@ -82,7 +82,8 @@ def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
 def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
     """Show pictures in a size in which their letters can be read; a click opens a file.
 
-    A picture that is wider than the page scrolls by itself. Notebooks hold theirs as text.
+    A picture that is wider than the page scrolls by itself. Notebooks hold theirs as text. Code in a
+    sentence breaks between its words, not inside a flag or a name.
     """
 
     def framed(match: re.Match[str]) -> str:
@@ -103,6 +104,11 @@ def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
             return f'<span class="{kind}">{picture}</span>'
         return f'<a class="{kind}" href="{source}">{picture}</a>'
 
+    def broken(match: re.Match[str]) -> str:
+        code = re.sub(r"--[\w-]+", r'<span class="flag">\g<0></span>', match[1])
+        return "<code>" + re.sub(r"(?<=[a-z])[._](?=[a-z])", r"\g<0><wbr>", code) + "</code>"
+
+    html = re.sub(r"<code>([^<\n]+)</code>", broken, html)
     inline = r"data:image/png;base64,(?P<text>[^\"]+)"
     return re.sub(rf'<img [^>]*?src="(?P<source>{inline}|[^":]+\.png)"[^>]*>', framed, html)
 

@@ -8,7 +8,7 @@ count. The random settings of the anchor tasks had been seen, so no claim counts
 from matplotlib.figure import Figure
 
 import section
-from anchor_interp.pages.style import QUALITATIVE, legend_below, single
+from anchor_interp.pages.style import INK, QUALITATIVE, legend_below, single
 from papers.across_tasks import TASK_RUNS, AcrossTasks, TaskRuns
 from papers.claims import LEDGER
 from papers.effects import Number, value_of
@@ -67,11 +67,11 @@ def _points(x: Number, of: TaskRuns, rows: Rows, label: str, told: str) -> Figur
             filled = colour if row["run_id"] in fitted else "none"
             axes.scatter(at, unseen, s=14, facecolor=filled, edgecolor=colour, linewidth=0.7)
         for size, colour in zip(sizes, QUALITATIVE, strict=False):
-            axes.scatter([], [], s=14, color=colour, label=f"{size:,}")
+            axes.scatter([], [], s=14, color=colour, label=f"{size:,} examples")
+        axes.scatter([], [], s=14, facecolor="none", edgecolor=INK, label="not fitted")
         axes.set(ylim=(-0.03, 1.03), xlabel=label, ylabel="accuracy, left out")
         axes.set_title(told, fontsize=9)
         axes.locator_params(axis="x", nbins=4)
         axes.grid(alpha=0.25)
-        if sizes:
-            legend_below(figure, axes, columns=2)
+        legend_below(figure, axes, columns=2)
     return figure

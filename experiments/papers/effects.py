@@ -25,6 +25,9 @@ from .comparisons import MeanComparison, against_zero, two_samples
 from .rows import SETTINGS, Row, Rows, Test, columns_of, every, finite, never, number_of, setting_of
 
 Number = Callable[[Row], float | None] | str  # a number of a run, or the name of its column
+_WORDS = {
+    "id_accuracy": "ID accuracy", "train_accuracy": "training accuracy", "tokens_seen": "tokens",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -114,12 +117,14 @@ class Answerable:
             shares = [[(row[column] or 0.0) >= least for row in runs] for runs in kinds]
             if any(2 * sum(share) < len(share) for share in shares):
                 counts = " and ".join(f"{sum(share)} of {len(share)}" for share in shares)
-                return f"unfitted: {counts} runs have {column} {least:g}"
+                reach = f"{least:,.10g} {_WORDS.get(column, column)}"
+                return f"unfitted: {counts} runs reach {reach}"
         if self.above is not None:
             column, least = self.above
             best = max(float(np.mean([row[column] or 0.0 for row in runs])) for runs in kinds)
             if best < least:
-                return f"at chance: {column} is {best:.2f} at best, below {least:g}"
+                word = _WORDS.get(column, column)
+                return f"at chance: the better kind has {best:.2f} {word}, below {least:g}"
         bounds = [sum(map(self.unreached, runs)) for runs in kinds]
         if any(2 * bound > len(runs) for bound, runs in zip(bounds, kinds, strict=True)):
             counts = " and ".join(f"{n} of {len(r)}" for n, r in zip(bounds, kinds, strict=True))
@@ -179,7 +184,8 @@ class Difference(Effect):
             else:
                 used.append((more, less))
         if not used:
-            note = "; ".join(notes) or "no runs of either kind"
+            whole = self.answerable.problem(*samples) if min(map(len, samples)) else ""
+            note = whole or "; ".join(notes) or "no runs of either kind"
             return finding_of(samples, censored, problem=problem, note=note)
         found = line([self._stratum(*pair, ()) for pair in used])
         left_out = ("task", "normalization", *self.within, *self.free)

@@ -146,6 +146,7 @@ def by_phase(rows: Rows, numbers: Mapping[str, str], *, strata: bool = True) -> 
             axes.set_title(f"{_TASKS.get(task, task)}, {layout}" if strata else "")
         for axes in panels[-1]:
             axes.set_xticks(range(len(PHASES)), PHASES, rotation=35, ha="right", fontsize=8)
+            axes.set_xlim(-0.6, len(PHASES) - 0.4)  # also where a phase has no run
     return figure
 
 
