@@ -106,7 +106,8 @@ def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
 
     def broken(match: re.Match[str]) -> str:
         code = re.sub(r"--[\w-]+", r'<span class="flag">\g<0></span>', match[1])
-        return "<code>" + re.sub(r"(?<=[a-z])[._](?=[a-z])", r"\g<0><wbr>", code) + "</code>"
+        code = re.sub(r"(?<=[a-z])([._](?=[a-z])|=(?=&quot;))", r"\1<wbr>", code)
+        return f"<code>{code}</code>"
 
     html = re.sub(r"<code>([^<\n]+)</code>", broken, html)
     inline = r"data:image/png;base64,(?P<text>[^\"]+)"
