@@ -82,8 +82,8 @@ def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
 def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
     """Show pictures in a size in which their letters can be read; a click opens a file.
 
-    A picture that is wider than the page scrolls by itself. Notebooks hold theirs as text. Code in a
-    sentence breaks between its words, not inside a flag or a name.
+    A picture that is wider than the page scrolls by itself. Notebooks hold theirs as text. Inline
+    code breaks between its words, not inside a flag or a name.
     """
 
     def framed(match: re.Match[str]) -> str:
