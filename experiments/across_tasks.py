@@ -67,7 +67,7 @@ def _points(x: Number, of: TaskRuns, rows: Rows, label: str, told: str) -> Figur
             filled = colour if row["run_id"] in fitted else "none"
             axes.scatter(at, unseen, s=14, facecolor=filled, edgecolor=colour, linewidth=0.7)
         for size, colour in zip(sizes, QUALITATIVE, strict=False):
-            axes.scatter([], [], s=14, color=colour, label=f"{size:,} examples")
+            axes.scatter([], [], s=14, color=colour, label=f"n = {size:,}")
         axes.scatter([], [], s=14, facecolor="none", edgecolor=INK, label="not fitted")
         axes.set(ylim=(-0.03, 1.03), xlabel=label, ylabel="accuracy, left out")
         axes.set_title(told, fontsize=9)
