@@ -1,8 +1,17 @@
 """Does the local learning coefficient tell inferential runs better than the stable rank does?
 
 ``python experiments/learning_coefficient.py --runs FOLDER`` measures the specimens and the finished
-runs in FOLDER, prints JSON and writes ``docs/evidence/learning_coefficient.md``. What is judged is
-``coefficient-tells`` in ``papers/registered.toml``; runs that are undertrained are left out.
+runs in FOLDER, prints JSON and writes ``docs/evidence/learning_coefficient.md``. Runs that are
+undertrained are left out.
+
+The runs existed, with their weights: random settings (seeds 7010000 to 7040008) and the specimens.
+What judges was written down before the measure was taken of any: the area under the ROC curve of
+inferential runs by a smaller share of the coefficient in half the parameters, minus that by a
+smaller share of the stable rank in its initial value, over 55 runs (which find 0.23 with 80 % at a
+spread of 0.6). Supported: at least 0.1, and the bootstrap's 95 % interval over runs above 0. Not
+supported: the interval below 0.1. The sampler's settings are the defaults of
+:mod:`anchor_interp.analysis.learning_coefficient`, chosen so that chains come to rest on new runs
+of three recipes (seed 600): a symmetric one had 17, an inferential one 9, a memorizing one 1.
 """
 
 import argparse
@@ -21,10 +30,13 @@ from anchor_interp.models.matrices import stable_rank
 from anchor_interp.runs import zoo
 from anchor_interp.runs.run import Run, load
 from measured import table, tell
-from papers.claims import REGISTERED
 from papers.rows import Row
 
-CLAIM = REGISTERED["coefficient-tells"]
+CLAIM = (
+    "A smaller local learning coefficient tells inferential runs better than a smaller stable rank "
+    "does."
+)
+LEAST, PLANNED = 0.1, 55
 DRAWS = 10_000
 SHARES = {
     "coefficient_share": "coefficient / half the parameters",
@@ -72,13 +84,13 @@ def interval(rows: Sequence[Row]) -> list[float]:
 def report(rows: Sequence[Row]) -> None:
     """The verdict on the claim, and both shares by phase."""
     judged = [row for row in rows if row["phase"] != "undertrained"]
-    if 2 * len(judged) < CLAIM["n"]:
-        raise SystemExit(f"{len(judged)} fitted runs are too few; {CLAIM['n']} were planned")
+    if 2 * len(judged) < PLANNED:
+        raise SystemExit(f"{len(judged)} fitted runs are too few; {PLANNED} were planned")
     effect, (low, high) = difference(judged), interval(judged)
     verdict = "inconclusive"
-    if high < CLAIM["least"]:
+    if high < LEAST:
         verdict = "not supported"
-    elif effect >= CLAIM["least"] and low > 0:
+    elif effect >= LEAST and low > 0:
         verdict = "supported"
     head = ["phase", "runs", "coefficient", *SHARES.values()]
     lines = []
@@ -88,10 +100,10 @@ def report(rows: Sequence[Row]) -> None:
         lines.append([phase, str(n), *(f"{value:.3g}" for value in values)])
     areas = {name: area(judged, name) for name in SHARES}
     text = (
-        f"# The local learning coefficient\n\n{CLAIM['sentence']} **{verdict.capitalize()}**: over "
+        f"# The local learning coefficient\n\n{CLAIM} **{verdict.capitalize()}**: over "
         f"{len(judged)} fitted runs the areas under the ROC curve are "
         f"{areas['coefficient_share']:.2f} (coefficient) and {areas['rank_share']:.2f} (stable "
-        f"rank), a difference of {effect:.2f} [{low:.2f}, {high:.2f}]; {CLAIM['least']} counts. An "
+        f"rank), a difference of {effect:.2f} [{low:.2f}, {high:.2f}]; {LEAST} counts. An "
         "area below one half says that inferential runs have the larger values. Medians:\n\n"
         f"{table(head, lines)}"
     )

@@ -25,7 +25,7 @@ def counts(ledger: Ledger) -> str:
         return ", ".join(f"**{n}** {each}" for each in VERDICT_STYLES if (n := found.count(each)))
 
     ours = sum(claim.ours for claim in CLAIMS)
-    waiting = sum(not _result(name) for name in REGISTERED)
+    waiting = sum(name not in JUDGED_AS for name in REGISTERED)
     return (
         f"{len(CLAIMS)} claims. {len(CLAIMS) - ours} are the papers': {counted(ours=False)}.\n\n"
         f"{ours} are ours: {counted(ours=True)}. {waiting} more are "
@@ -63,19 +63,28 @@ def before_table(ledger: Ledger) -> str:
         BEFORE.read_text(encoding="utf-8").splitlines())}  # fmt: skip
     kept = [
         [
-            f"[`{claim.name}`](claims.md#{claim.name})",
+            f"[`{claim.name}`](claims.md#{claim.name})<br>{claim.sentence}",
             f"{before['verdict']} {before['effect']}" if (before := was.get(claim.name)) else "",
             f"**{judged.verdict}** {told(judged)['effect']}",
             f"{told(judged)['power'] or '-'} / {claim.minimum:.2g}",
             "ours" if claim.ours else "paper",
             claim.predictor,
             claim.stratum,
-            claim.before or ("" if claim.name in was else "new"),
+            _changed(claim, judged, before["n"]) if before else "new claim",
+            claim.before,
         ]
         for claim, judged in _judged(ledger)
     ]
-    head = ["claim", "before", "now", "finds / least", "whose", "predictor", "stratum"]
+    head = ["claim", "before", "now", "finds / least", "whose", "predictor", "stratum", "changed"]
     return table([*head, "judged before"], kept) + _dropped(was)
+
+
+def _changed(claim: Claim, judged: Judgement, runs_before: str) -> str:
+    """Whether the sentence, the runs or both are others than before."""
+    runs = 0 if judged.finding is None else len(judged.finding.runs)
+    is_new = runs > judged.known and told(judged)["n"] != runs_before
+    new = f"{runs - judged.known} of {runs} runs are new" * is_new
+    return "; ".join(filter(None, ("sentence" * bool(claim.before), new)))
 
 
 def _dropped(was: Mapping[str, Mapping[str, str]]) -> str:
@@ -89,7 +98,7 @@ def registered_table(_: Ledger) -> str:
     """The claims that were written down before, with a link to what is judged elsewhere."""
     lines = [
         [
-            f"[`{name}`]({place})" if (place := _result(name)) else f"`{name}`",
+            f"[`{name}`]({place})" if (place := JUDGED_AS.get(name)) else f"`{name}`",
             f"{said['sentence']}<br>*{said['figure']}*",
             said["predictor"],
             said["statistic"],
@@ -97,18 +106,12 @@ def registered_table(_: Ledger) -> str:
             f"{said['least']:g}",
             f"{said['n']}",
             f"{said['finds']:g}",
-            {"paper": "paper"}.get(said["by"], "ours"),
+            said["by"],
         ]
         for name, said in REGISTERED.items()
     ]
     head = ["name", "claim", "predictor", "statistic", "stratum", "least", "n", "finds", "whose"]
     return table(head, lines)
-
-
-def _result(name: str) -> str:
-    """Where a claim that was written down before its runs is judged; empty if it is not yet."""
-    place = REGISTERED[name].get("result") or JUDGED_AS.get(name, "")
-    return str(place)
 
 
 def known_table(ledger: Ledger) -> str:

@@ -19,6 +19,7 @@ whose other columns have these values; ``random`` is all random settings. This p
 
 import argparse
 import functools
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,19 +31,13 @@ import numpy as np
 from anchor_interp._util.files import write_text
 from anchor_interp.analysis.routes import RouteName
 from anchor_interp.analysis.statistics import mean_interval
-from ledger_text import (
-    TEXTS,
-    before_table,
-    claims_table,
-    counts,
-    known_table,
-    registered_table,
-)
+from ledger_text import TEXTS, before_table, claims_table, counts, known_table, registered_table
 from measured import spread, table
 from papers import page, wide
-from papers.claims import BETWEEN_PHASES, PHASE_2, RANDOM
+from papers.claims import BETWEEN_PHASES, CLAIMS, PHASE_2, RANDOM
 from papers.detection import detection
 from papers.effects import grouped
+from papers.judging import Claim, Judgement
 from papers.page import Ledger
 from papers.rows import Row
 from papers.studies import STUDIES
@@ -52,36 +47,19 @@ from papers.verdict_score import GIVEN, PHASES, VerdictScore, coverage_curve, na
 from section_7_text import across_table, concepts_table, corners_table, language_table
 
 ROOT = Path(__file__).parent.parent
-PAGES = [
-    ROOT / "README.md",
-    *(
-        ROOT / "docs" / f"{name}.md"
-        for name in (
-            "results",
-            "claims",
-            "verdict",
-            "questions",
-            "mechanism",
-            "tasks",
-            "evidence/corners",
-            "evidence/verdict",
-            "evidence/wide",
-        )
-    ),
-]
+_DOCS = (
+    "results", "claims", "verdict", "questions", "mechanism", "tasks", "evidence/corners",
+    "evidence/unanswered", "evidence/verdict", "evidence/wide",
+)  # fmt: skip
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _DOCS)]
 TABLES = ROOT / "experiments" / "tables" / "tiny"
 _WIDTHS = (0, 0.5, 1, 1.5, 2, 3)
+OPEN = ("inconclusive", "not answerable here", "nothing comparable", "not run")
 NOT_MEASURED = "*No run has these measurements yet.*\n"
 
 _OF_ROUTES = (
-    "score",
-    "interchange",
-    "value",
-    "answer",
-    "virtual_rule",
-    "order_first",
-    "order_logits",
-)
+    "score", "interchange", "value", "answer", "virtual_rule", "order_first", "order_logits",
+)  # fmt: skip
 _PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _TEXT = re.compile(
     r"(<!-- (claims?|papers|verdict|part|accuracy): ([\w\-.;, ]+) -->)[^<]*(<!-- end -->)"
@@ -178,7 +156,7 @@ def pure_table(_: Ledger) -> str:
     pure = {name: [row for row in rows if not row["mixed"]] for name, rows in mapped.items()}
     lines = []
     for claim in BETWEEN_PHASES:
-        found = [claim.effect.find_in(rows) for rows in (mapped, pure)]
+        found = [claim.effect.find_in(rows) for rows in (mapped, pure) if claim.effect]
         shown = [f"{page.estimate_text(f.found) or f.problem}, {' + '.join(map(str, f.n))} runs"
                  for f in found if f is not None]  # fmt: skip
         if len(shown) == 2:
@@ -297,6 +275,37 @@ def routes_table(_: Ledger) -> str:
     return table(["layout", *by[1:], "runs", *numbers], lines)
 
 
+def unanswered_table(ledger: Ledger) -> str:
+    """The claims that have no answer, the papers' first, and what each would take."""
+    lines = []
+    for claim in sorted(CLAIMS, key=lambda claim: claim.ours):
+        judged = ledger.judgements[claim.name]
+        if judged.verdict in OPEN:
+            why = judged.reason.partition(";")[0]
+            whose = "ours" if claim.ours else "paper"
+            link = f"[`{claim.name}`](../claims.md#{claim.name})"
+            takes = " ".join(filter(None, (claim.takes, _more_runs(claim, judged))))
+            lines.append([link, whose, claim.short, f"{judged.verdict}: {why}", takes])
+    return table(["claim", "whose", "in short", "verdict", "what an answer would take"], lines)
+
+
+def _more_runs(claim: Claim, judged: Judgement) -> str:
+    """How many runs of the same kind would find the least effect, and how long they train."""
+    if judged.finding is None or (estimate := judged.finding.found) is None:
+        return ""
+    times, why = (estimate.finds / claim.minimum) ** 2, ""
+    if times <= 1:  # the interval reaches the least effect
+        if claim.takes:
+            return ""
+        times, why = 4.0, " for an interval half as wide"
+    runs = math.ceil(times * len(judged.finding.runs))
+    rows = [row for name in claim.studies for row in _tables()[name]]
+    seconds = [row["seconds"] for row in rows if row.get("seconds")]
+    hours = runs * mean(seconds) / 3600 if seconds else 0.0
+    cost = f", {hours:,.{int(hours < 10)}f} core-hours" if hours else ""
+    return f"{times:.2g} times as many runs{why}: {runs:,}{cost}."
+
+
 def figure2_table(_: Ledger) -> str:
     """What the runs at the paper's width answer to (4, 3), a line a depth and gamma."""
     shown = ("best_ood", "best_symmetric", "best_id", "end_ood", "end_symmetric")
@@ -328,6 +337,7 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
     "studies": studies_table,
     "noise": noise_table,
     "figure2": figure2_table,
+    "unanswered": unanswered_table,
     "corners": lambda _: corners_table(TABLES),
     "concepts": lambda _: concepts_table(TABLES),
     "language": lambda _: language_table(TABLES),

@@ -61,9 +61,9 @@ class Data:
         )
 
     def random_settings(self) -> Rows:
-        """The runs of random settings; those of ``phases`` if there are none."""
+        """The runs of random settings."""
         found = [row for name in RANDOM for row in self.tables.get(name, ())]
-        return found or self.rows("phases")
+        return found or self.rows(*RANDOM)
 
     def models(self, *recipes: str) -> list[Run]:
         """Runs to look into: the user's, or a packaged model of each recipe."""
@@ -91,25 +91,9 @@ def titled(run: Run) -> str:
     return f"{run.phase}, gamma {config.init.gamma:g} ({layout})"
 
 
-def main(draw: Callable[[Data], Panels], *studies: str) -> None:
-    """Run the script that holds ``draw``."""
-    raise SystemExit(run(draw, *studies))
-
-
 def name_of(draw: Callable[[Data], Panels]) -> str:
     """The section's name: its function's, or the script's if the function is ``draw``."""
     return Path(draw.__code__.co_filename).stem if draw.__name__ == "draw" else draw.__name__
-
-
-def run(
-    draw: Callable[[Data], Panels], *studies: str, arguments: Sequence[str] | None = None
-) -> int:
-    """Does what :func:`main` does and returns the exit code."""
-    name = name_of(draw)
-    asked = parser(name, str(draw.__doc__))
-    return papers.command.exit_code(
-        name, lambda: make({name: draw}, studies, asked.parse_args(arguments))
-    )
 
 
 def parser(program: str, description: str) -> argparse.ArgumentParser:

@@ -18,15 +18,18 @@ from papers.tables import read_tables
 ACCURACIES = ("train_accuracy", "id_accuracy", "ood_accuracy")
 PARTS: Mapping[str, Mapping[str, Callable[[Rows], Rows]]] = {
     "scan": {"SCAN": tuple},
+    "scan-fitted": {"SCAN until fitted": tuple},
     "cogs": {"COGS": tuple},
+    "cogs-fitted": {"COGS until fitted": tuple},
     "addition": {"addition, a square": square_alone, "addition, at random": pairs_at_random},
+    "addition-20": {"addition, a square, twenty seeds": tuple},
     "prontoqa": {"PrOntoQA": tuple},
 }
 
 
 def corners_table(place: Path) -> str:
     """The mean and the range of every accuracy in each corner of every study that has runs."""
-    tables = read_tables(place, [*CORNERS])
+    tables = read_tables(place, [*PARTS])
     lines = [
         [title, *line]
         for study, parts in PARTS.items()
@@ -41,7 +44,8 @@ def _corners(study: str, rows: Rows) -> Iterator[list[str]]:
     settings = ("n_sequences", "gamma", "weight_decay")
     for size, gamma, decay in sorted({columns_of(row, settings) for row in rows}):
         mine = [row for row in rows if columns_of(row, settings) == (size, gamma, decay)]
-        both = (gamma, decay) in zip(CORNERS[study].gammas, CORNERS[study].decays, strict=True)
+        four = CORNERS.get(study)  # the other studies have the two corners alone
+        both = four is None or (gamma, decay) in zip(four.gammas, four.decays, strict=True)
         corner = [f"{gamma:g}", f"{decay:g}"]
         shown = [f"**{text}**" for text in corner] if both else corner
         yield [f"{size:,}", *shown, str(len(mine)), *(_mean(mine, of) for of in ACCURACIES)]

@@ -18,6 +18,7 @@ import control_7d
 import neurips_4
 import papers.command
 import section
+import verdict
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.flow import information_flow
@@ -47,7 +48,7 @@ from papers.figures import (
 )
 from papers.judging import Judgement
 from papers.measures import LEVELS
-from papers.rows import Rows, having, never_came, of_three_and_four, steps_to
+from papers.rows import Rows, matching, never_came, of_three_and_four, on_control, steps_to
 from papers.studies import STUDIES
 from section import Data, Panels, titled
 
@@ -177,7 +178,7 @@ def _speed(data: Data, *sizes: str) -> list[tuple[str, Figure]]:
     ends = dict(zip(("large", "small"), sorted({row["gamma"] for row in rows}), strict=True))
     return [
         (f"{size} initialisation, gamma {ends[size.split()[-1]]:g}",
-         over_depth([*filter(having(gamma=ends[size.split()[-1]]), rows)], column,
+         over_depth([*filter(matching({"gamma": ends[size.split()[-1]]}), rows)], column,
                     f"steps to a loss of {LEVELS[column]:g}"))
         for size in sizes
     ]  # fmt: skip
@@ -219,7 +220,7 @@ def neurips_rates(data: Data) -> Panels:
 def control_4(data: Data) -> Panels:
     """Complexity-control paper, section IV: phases over gamma and weight decay (figure 3)."""
     plane = _decay(data)
-    judging = [*filter(having(task="complexity-control"), data.random_settings())]
+    judging = on_control(data.random_settings())
     numbers = {"gamma": "gamma", "commutativity": "commutativity"}
     return [
         [("(A) weight decay 0.01", along_axis(_decay(data, weight_decay=(0.01,))))],
@@ -407,12 +408,13 @@ SECTIONS: Mapping[str, Callable[[Data], Panels]] = {
         neurips_4.draw, neurips_5_1, neurips_5_2, neurips_5_3, neurips_6, neurips_b, neurips_rates,
         control_4, control_5a, control_5b, control_6a, control_6b, control_6c, control_7.draw,
         control_7_concepts.draw, control_7d.draw, control_8, control_c, across_tasks.draw, own,
+        verdict.draw,
         forest_anchors, forest_realistic, forest_readme,
     )
 }  # fmt: skip
 _STUDIES = {
     "neurips_4": ("depth",), "control_6c": ("decay",), "control_7_concepts": ("concepts",),
-    "neurips_6": ("complexity-post",),
+    "neurips_6": ("complexity-post",), "verdict": ("settings", "settings-judging"),
     "control_8": ("complexity-post", "pairs-post", "noise-60", "noise-240"),
     **dict.fromkeys(("forest_anchors", "forest_realistic", "forest_readme"), tuple(STUDIES)),
 }  # fmt: skip

@@ -29,7 +29,3 @@ def draw(data: section.Data) -> section.Panels:
         behaviour = f"{run.reason}; {run.behaviour}"
         print(f"judged: {run.settings}: {run.phase}, verdict {run.verdict} ({behaviour})")
     return [[("runs by phase and verdict", confusion(score))]]
-
-
-if __name__ == "__main__":
-    section.main(draw, "settings", "settings-judging")

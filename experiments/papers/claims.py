@@ -171,8 +171,8 @@ def _prepared(names: Sequence[str]) -> Callable[[Rows], Rows]:
 
 def _claim(name: str, said: Mapping[str, Any]) -> Claim:
     words = {key: value for key, value in said.items() if key not in _WORDS}
-    if registered := words.pop("registered", False):
-        said_before = REGISTERED[name if registered is True else registered]
+    if registered := words.pop("registered", ()):
+        said_before = REGISTERED[registered[0]]
         before = {k: v for k, v in said_before.items() if k not in (*_WORDS, *_PLANNED)}
         words = {"ours": said_before["by"] == "ours", "planned": said_before["n"]} | before | words
     known, source = words.pop("known", ()), words.pop("figure")
@@ -194,8 +194,8 @@ _PLANNED = ("by", "n", "spread", "finds")
 _TEXTS = _read("claims.toml")
 CLAIMS = tuple(_claim(name, said) for name, said in _TEXTS.items())
 JUDGED_AS: Mapping[str, str] = {
-    name if said["registered"] is True else said["registered"]: f"claims.md#{name}"
-    for name, said in _TEXTS.items() if "registered" in said
+    one: f"claims.md#{name}"
+    for name, said in _TEXTS.items() for one in said.get("registered", ())
 }  # fmt: skip
 """Where a registered claim stands."""
 LEDGER = Family(CLAIMS)

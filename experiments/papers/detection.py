@@ -11,8 +11,6 @@ import numpy as np
 from jaxtyping import Bool, Float
 from sklearn.metrics import roc_auc_score
 
-from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import shown
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.functions import Pair
 
@@ -33,21 +31,11 @@ def detection(
     scores: Float[np.ndarray, " group"], groups: Sequence[Pair], broken: Sequence[Pair]
 ) -> Detection:
     """Areas under the ROC curve of a score that should be larger for broken pairs, or infinite."""
-    values = np.asarray(scores, dtype=np.float64)
-    if np.isnan(values).any() or np.isneginf(values).any():
-        raise ConfigError("scores hold NaN or minus infinity; expected numbers or infinity")
-    if not all(isinstance(pair, tuple) for pair in groups):
-        raise ConfigError(f"groups is {shown(list(groups))}; expected ordered pairs of anchors")
     is_broken = np.array([pair in set(broken) for pair in groups])
-    if len(values) != len(groups) or not is_broken.any() or is_broken.all():
-        raise ConfigError(
-            f"broken is {shown(list(broken))} of {len(groups)} groups with {len(values)} scores; "
-            "expected some of the groups, and a score for each"
-        )
     anchors = {token for pair in broken for token in pair}
     near = np.array([set(pair) <= anchors for pair in groups])
-    largest = values[np.isfinite(values)].max(initial=0.0)
-    ranks = np.where(np.isfinite(values), values, largest + 1)
+    largest = scores[np.isfinite(scores)].max(initial=0.0)
+    ranks = np.where(np.isfinite(scores), scores, largest + 1)
 
     def area(innocent: Bool[np.ndarray, " group"]) -> float:
         kept = is_broken | innocent

@@ -21,7 +21,7 @@ import numpy as np
 
 from anchor_interp.sweeps.effects import FEWEST, Estimate, Stratum, line, trend
 
-from .comparisons import MeanComparison, against_zero, two_samples
+from .comparisons import against_zero, two_samples
 from .rows import SETTINGS, Row, Rows, Test, columns_of, every, finite, never, number_of, setting_of
 
 Number = Callable[[Row], float | None] | str  # a number of a run, or the name of its column
@@ -41,7 +41,8 @@ class Finding:
     runs: tuple[str, ...]  # the runs in the samples
     parts: Mapping[str, "Finding"] = field(default_factory=dict)  # inside the paper's stratum
     also: Mapping[str, "Finding"] = field(default_factory=dict)  # other strata
-    adjusted: Estimate | None = None  # the effect with the settings regressed out
+    adjusted: Estimate | None = None  # the effect with settings that vary regressed out
+    held: tuple[str, ...] = ()  # these settings
     problem: str = ""  # the verdict if there is no effect: such as nothing comparable
     note: str | None = None  # why there is no effect
     is_margin: bool = False  # a margin to a limit: below 0 it is missed, not reversed
@@ -139,8 +140,8 @@ class Difference(Effect):
     Without ``within`` the interval is Welch's and p exact. With it runs are compared inside strata
     of equal ``within`` that have five of each kind (:func:`anchor_interp.sweeps.effects.line`).
     ``adjusted`` is the effect at equal settings, but for those that are ``free``: every stratum has
-    a slope for each setting. It takes the strata with two runs for each coefficient. In a grid that
-    varies nothing else it is the effect itself.
+    a slope for each setting that varies in it. It takes the strata with two runs for each
+    coefficient; where no setting varies there is none.
     """
 
     number: Number
@@ -151,12 +152,6 @@ class Difference(Effect):
     cluster: tuple[str, ...] = ()  # columns of runs that belong together, with their kind
     answerable: Answerable = Answerable()
 
-    def compare(self, rows: Rows) -> MeanComparison | None:
-        """The two samples compared; None if one has fewer than two runs."""
-        samples, _ = samples_of(self, rows, self.more, self.less)
-        one, two = (values_of(sample, self.number) for sample in samples)
-        return two_samples(one, two) if min(len(one), len(two)) > 1 else None
-
     def measure(self, rows: Rows) -> Finding:
         """See the class."""
         samples, censored = samples_of(self, rows, self.more, self.less)
@@ -166,7 +161,8 @@ class Difference(Effect):
             return finding_of(samples, censored, problem="not answerable here", note=problem)
         again = censored and not self.untrained
         whole = replace(self, untrained=True).measure(rows) if again else None
-        found = estimate_of(self.compare(rows))
+        one, two = (values_of(sample, self.number) for sample in samples)
+        found = two_samples(one, two) if min(len(one), len(two)) > 1 else None
         return finding_of(samples, censored, found, with_censored=whole and whole.found)
 
     def _in_strata(self, samples: Sequence[list[Row]], censored: int) -> Finding:
@@ -190,15 +186,17 @@ class Difference(Effect):
         found = line([self._stratum(*pair, ()) for pair in used])
         left_out = ("task", "normalization", *self.within, *self.free)
         columns = [name for name in SETTINGS if name not in left_out]
+        held = tuple(name for name in columns if any(_varies(name, [*a, *b]) for a, b in used))
         given = [self._stratum(*pair, columns) for pair in used]
         enough = [s for s in given if s.given is not None and len(s.x) >= 2 * (2 + _rank(s.given))]
         both = [[row for pair in used for row in pair[side]] for side in (0, 1)]
-        return finding_of(both, censored, found, adjusted=line(enough))
+        adjusted = line(enough) if held else None
+        return finding_of(both, censored, found, adjusted=adjusted, held=held)
 
     def _stratum(self, more: Rows, less: Rows, columns: Sequence[str]) -> Stratum:
         rows = [*more, *less]
         x = np.repeat([1.0, 0.0], [len(more), len(less)])
-        varying = [name for name in columns if len({row.get(name) for row in rows}) > 1]
+        varying = [name for name in columns if _varies(name, rows)]
         given = np.array([[setting_of(row, name) for name in varying] for row in rows])
         clusters = [(kind, clustered(row, self.cluster)) for kind, row in zip(x, rows, strict=True)]
         return Stratum(x, np.array(values_of(rows, self.number)), clusters, given)
@@ -214,19 +212,14 @@ class Mean(Effect):
     answerable: Answerable = Answerable()
     is_margin: bool = False  # a margin to a limit
 
-    def compare(self, rows: Rows) -> MeanComparison | None:
-        """The runs compared with the reference; None if there are fewer than two."""
-        (sample,), _ = samples_of(self, rows, self.only)
-        values = [value - self.reference for value in values_of(sample, self.number)]
-        return against_zero(values) if len(values) > 1 else None
-
     def measure(self, rows: Rows) -> Finding:
         """See the class."""
         samples, censored = samples_of(self, rows, self.only)
         if problem := self.answerable.problem(*samples):
             return finding_of(samples, censored, problem="not answerable here", note=problem)
-        estimate = estimate_of(self.compare(rows))
-        return finding_of(samples, censored, estimate, is_margin=self.is_margin)
+        values = [value - self.reference for value in values_of(samples[0], self.number)]
+        found = against_zero(values) if len(values) > 1 else None
+        return finding_of(samples, censored, found, is_margin=self.is_margin)
 
 
 @dataclass(frozen=True)
@@ -249,11 +242,7 @@ class Trend(Effect):
         """See the class."""
         (sample,), censored = samples_of(self, rows, self.only, number=self.y)
         sample = [row for row in sample if value_of(row, self.x) is not None]
-        groups = [
-            group
-            for group in grouped(sample, self.within).values()
-            if len(group) > 2 and len({row[self.x] for row in group}) > 1
-        ]
+        groups = varied(sample, self.within, self.x)
         used = [row for group in groups for row in group]
         if used and (problem := self.answerable.problem(used)):
             return finding_of([used], censored, problem="not answerable here", note=problem)
@@ -288,11 +277,7 @@ class Rise(Effect):
     def measure(self, rows: Rows) -> Finding:
         """See the class."""
         (sample,), censored = samples_of(self, rows, every, number=self.y)
-        groups = [
-            group
-            for group in grouped(sample, self.within).values()
-            if len(group) > 2 and len({row[self.x] for row in group}) > 1
-        ]
+        groups = varied(sample, self.within, self.x)
         used = [row for group in groups for row in group]
         found = line([self._stratum(group) for group in groups])
         if found is None:
@@ -351,11 +336,10 @@ def grouped(rows: Rows, columns: Sequence[str]) -> dict[tuple[Any, ...], list[Ro
     return dict(sorted(groups.items(), key=lambda item: [(v is None, v) for v in item[0]]))
 
 
-def estimate_of(found: MeanComparison | None) -> Estimate | None:
-    """A mean or a difference of means as an estimate."""
-    if found is None:
-        return None
-    return Estimate(found.mean, found.low, found.high, found.p_value, found.finds)
+def varied(rows: Rows, within: Sequence[str], x: str) -> list[list[Row]]:
+    """The groups of equal ``within`` that have three runs or more and several values of x."""
+    groups = grouped(rows, within).values()
+    return [group for group in groups if len(group) > 2 and len({row[x] for row in group}) > 1]
 
 
 def finding_of(
@@ -365,6 +349,10 @@ def finding_of(
     seeds = min((len({row["seed"] for row in sample}) for sample in samples), default=0)
     runs = tuple(sorted({row["run_id"] for sample in samples for row in sample}))
     return Finding(tuple(map(len, samples)), seeds, censored, found, runs, **more)
+
+
+def _varies(name: str, rows: Rows) -> bool:
+    return len({row.get(name) for row in rows}) > 1
 
 
 def _rank(given: Any) -> int:

@@ -22,23 +22,12 @@ from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.tasks.task import Task
 
-from .measures import ALONG, SECONDS, between, measures_of, numbers
+from .measures import MEASURES, SECONDS, numbers
 from .rows import Row
 from .studies import Study, broken_groups, study, study_sweep
-from .tables import (
-    check_scale,
-    checkpoints_table,
-    read_checkpoints,
-    read_study,
-    write_rows,
-)
+from .tables import check_scale, read_study, write_rows
 
 _KEPT_CIRCUMSTANCES = ("seconds", "machine", "cpu", "torch")
-# Columns of a run that the table of checkpoints repeats.
-_REPEATED = (
-    "run_id", "status", "phase", "censored", "seed", "task", "normalization", "gamma",
-    "weight_decay", "n_layers", "steps",
-)  # fmt: skip
 _LOGGER = logging.getLogger("anchor_interp.papers")
 
 
@@ -71,9 +60,9 @@ def plan(
     left = {
         (name, run, step)
         for of in wanted
-        for run, config in of.todo.items()
-        for name, measures in measures_of(of.study, config).items()
-        for _, step in lacking(folder.runs / run, measures)
+        for run in of.todo
+        for name in of.study.measures
+        for _, step in lacking(folder.runs / run, (MEASURES[name],))
     }
     return Plan(len(runs), len(runs) - len(todo), cost, sum(SECONDS[n] for n, *_ in left) / count)
 
@@ -90,8 +79,7 @@ def gather(
     """The rows of some studies, in each study's order; what is missing is trained and measured.
 
     ``tables`` is the folder of the tables (``OUT/tables`` if None), which are read and written
-    anew: one for each study, and another for its checkpoints. A row is taken as it is if it has
-    every number that the study measures, at checkpoints too.
+    anew. A row is taken as it is if it has every number that the study measures.
     """
     folder = SweepFolder(checked_path(out, "out") / "sweep")
     place = Path(out) / "tables" if tables is None else checked_path(tables, "tables")
@@ -100,8 +88,8 @@ def gather(
     if todo := _todo(wanted):
         measures: dict[str, list[Measure]] = {run: [] for run in todo}
         for of in wanted:
-            for run, config in of.todo.items():
-                new = [m for group in measures_of(of.study, config).values() for m in group]
+            for run in of.todo:
+                new = map(MEASURES.__getitem__, of.study.measures)
                 measures[run] += [measure for measure in new if measure not in measures[run]]
         every = _grouped(todo.values())
         sweep(every, folder.path, engine=engine, measures=measures, quiet=quiet)
@@ -114,8 +102,6 @@ def gather(
         ]
         gathered[of.name] = rows
         write_rows(place / f"{of.name}.csv", rows)
-        if of.study.checkpoints:
-            write_rows(checkpoints_table(place, of.name), _checkpoints(of, folder, rows))
     return gathered
 
 
@@ -138,7 +124,6 @@ class _Wanted:
     study: Study
     configs: dict[str, RunConfig]
     known: dict[str, Row]  # rows of finished runs with every number that the study measures
-    along: dict[tuple[str, float], Row]  # rows of checkpoints, by run and step
 
     @property
     def todo(self) -> dict[str, RunConfig]:
@@ -153,9 +138,6 @@ def _todo(wanted: Iterable[_Wanted]) -> dict[str, RunConfig]:
 def _wanted(name: str, scale: str, tables: Path | None) -> _Wanted:
     configs, found = study_sweep(name, scale).configs(), study(name)
     ended: dict[str, Row] = {}
-    along: dict[tuple[str, float], Row] = {}
-    if tables and found.checkpoints and (path := checkpoints_table(tables, name)).is_file():
-        along = {(row["run_id"], row["at_step"]): row for row in read_checkpoints(path)}
     if tables and (path := tables / f"{name}.csv").is_file():
         rows = read_study(path)
         check_scale(rows, scale, path)
@@ -166,16 +148,11 @@ def _wanted(name: str, scale: str, tables: Path | None) -> _Wanted:
                 "the tables"
             )
         ended = {row["run_id"]: row for row in rows if row["status"] == "done"}
-    known = {
-        run: row
-        for run, row in ended.items()
-        if _is_measured(row, found)
-        and (not found.checkpoints or all((run, s) in along for s in between(configs[run])))
-    }
+    known = {run: row for run, row in ended.items() if _is_measured(row, found)}
     if lack := len(ended) - len(known):
         text = "%d of %d finished runs in the table of %s lack numbers that it measures"
         _LOGGER.info(text, lack, len(ended), name)
-    return _Wanted(name, found, configs, known, along)
+    return _Wanted(name, found, configs, known)
 
 
 def _is_measured(row: Row, of: Study) -> bool:
@@ -200,12 +177,8 @@ def _row(row: Row, config: RunConfig, folder: SweepFolder, of: _Wanted, scale: s
     out |= {"scale": scale} | task_columns(config.task)
     run = folder.runs / row["run_id"]
     last = last_step(config.train.steps, row["fitted_step"])
-    whole = not of.study.checkpoints or all(
-        numbers(run, name, step) is not None for step in between(config) for name in ALONG
-    )
     found = {name: numbers(run, name, last) for name in of.study.measures}
-    done = [name for name, values in found.items() if values is not None and whole]
-    out["measured"] = " ".join(done) or None
+    out["measured"] = " ".join(name for name, kept in found.items() if kept is not None) or None
     return out | {
         name: number for values in found.values() for name, number in (values or {}).items()
     }
@@ -222,19 +195,3 @@ def task_columns(task: Task) -> Row:
         "broken": " ".join(f"{a}{b}" for a, b in broken) or None,
         "offsets": " ".join(str(anchor.function) for anchor in task.anchors),
     }
-
-
-def _checkpoints(of: _Wanted, folder: SweepFolder, rows: Sequence[Row]) -> list[Row]:
-    """Mechanism and behaviour at every checkpoint between, beside what the run became."""
-    found = []
-    for row in rows:
-        run = row["run_id"]
-        for number, step in enumerate(between(of.configs[run]), 1):
-            measured = [numbers(folder.runs / run, name, step) for name in ALONG]
-            if None not in measured:
-                about = {name: row.get(name) for name in _REPEATED}
-                about |= {"at_step": float(step), "at_number": float(number)}
-                found.append(about | {k: v for part in measured for k, v in (part or {}).items()})
-            elif (run, step) in of.along:
-                found.append(of.along[run, step])
-    return found

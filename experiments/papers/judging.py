@@ -49,6 +49,7 @@ class Claim:
     short: str = ""  # the sentence in a few words, for figures and short tables
     why: str = ""  # why the statistic measures what the sentence says
     note: str = ""  # what a reader of the verdict should know
+    takes: str = ""  # what an answer would take, where there is none
     before: str = ""  # what was judged before the sentence was the paper's, if that was another
     known: tuple[str, ...] = ()  # studies whose runs were known when the claim was last changed
     planned: int = 0  # the seeds that it was written down for; fewer than half answer nothing

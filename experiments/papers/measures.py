@@ -3,9 +3,7 @@
 A run keeps them in its folder (:mod:`anchor_interp.runs.measurements`).
 """
 
-import itertools
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +18,12 @@ from anchor_interp.analysis.similarity import (
 )
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.runs.answers import answer_map
-from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.measurements import Measure, kept
-from anchor_interp.runs.phase import decide
 from anchor_interp.runs.run import Run
 
 from .detection import broken_pairs, detection
 from .language_runs import CURVE, MEASURED
 from .learning_order import lateness, learning_curves
-from .studies import Study
 
 Numbers = dict[str, float | str | None]  # columns of a study's table: numbers, or a phase's name
 
@@ -108,12 +103,12 @@ def pairs(run: Run) -> Numbers:
     curves = learning_curves(run)
     late, loss = lateness(curves), curves.loss.mean(0)
     found: Numbers = {"never_learned": float(np.isinf(late).sum())}
-    for (a, b), step, value in zip(curves.groups, late, loss, strict=True):
+    for (a, b), step, value in zip(curves.pairs, late, loss, strict=True):
         found[f"late_pair_{a}{b}"] = float(min(step, curves.steps[-1]))
         found[f"loss_pair_{a}{b}"] = float(value)
     if broken := broken_pairs(run.config.anchor_task):
         for name, scores in (("late", late), ("loss", loss), ("final", curves.loss[-1])):
-            areas = detection(scores, curves.groups, broken)
+            areas = detection(scores, curves.pairs, broken)
             found |= {f"auroc_{name}": areas.auroc, f"auroc_{name}_neighbours": areas.neighbours,
                       f"auroc_{name}_strangers": areas.strangers}  # fmt: skip
     return found
@@ -144,11 +139,6 @@ def language(run: Run) -> Numbers:
     return found | {f"{CURVE}{point:02}": loss for point, loss in enumerate(along, 1)}
 
 
-def behaviour(run: Run) -> Numbers:
-    """The phase of the checkpoint by its behaviour; training accuracy is that of fresh noise."""
-    return {"behaviour": decide(run.evaluate(n=100)).phase}
-
-
 def attributes(run: Run) -> Numbers:
     """The share of drawings of which each attribute is right, by split: such as ``ood_shape``."""
     return {
@@ -159,7 +149,7 @@ def attributes(run: Run) -> Numbers:
     }
 
 
-MEASURES: Mapping[str, Measure] = {
+MEASURES = {
     "mechanism": FINGERPRINT,
     "raw": Measure("raw", f"{__name__}:raw"),
     "answers": Measure("answers", f"{__name__}:answers"),
@@ -167,7 +157,6 @@ MEASURES: Mapping[str, Measure] = {
     "pairs": Measure("pairs", f"{__name__}:pairs"),
     "language": Measure("language", f"{__name__}:language"),
     "embedding": Measure("embedding", f"{__name__}:embedding"),
-    "behaviour": Measure("behaviour", f"{__name__}:behaviour", version=2),
     "attributes": Measure("attributes", f"{__name__}:attributes"),
 }
 # About how long each takes on a core at ``tiny``.
@@ -179,27 +168,8 @@ SECONDS = {
     "language": 0.5,
     "pairs": 8.0,
     "embedding": 1.0,
-    "behaviour": 3.0,
     "attributes": 0.1,
 }
-ALONG = ("mechanism", "behaviour")  # what is measured at checkpoints between the first and the last
-
-
-def between(config: RunConfig) -> tuple[int, ...]:
-    """Checkpoints between the first and the last, each twice as late as the one before."""
-    first, last = config.train.checkpoint_every, config.train.steps
-    steps = (first << doublings for doublings in itertools.count())
-    return tuple(itertools.takewhile(lambda step: step < last, steps))
-
-
-def measures_of(study: Study, config: RunConfig) -> dict[str, tuple[Measure, ...]]:
-    """What a study measures of a run, by the names in :data:`MEASURES`."""
-    found: dict[str, tuple[Measure, ...]] = {n: (MEASURES[n],) for n in study.measures}
-    if study.checkpoints and (steps := between(config)):
-        for name in ALONG:
-            along = replace(MEASURES[name], steps=steps)
-            found[name] = (*found.get(name, ()), along)
-    return found
 
 
 def numbers(run: Path, name: str, step: int) -> Numbers | None:

@@ -80,7 +80,8 @@ def told(judged: Judgement) -> dict[str, str]:
         p = f"{_p(found.found.p)} / {_p(judged.q_value or 0.0)}"
     if found.adjusted is not None:
         holds = "yes" if judged.at_equal_settings else "no"
-        equal = f"{estimate_text(found.adjusted)}, p {_p(found.adjusted.p)}: {holds}"
+        equal = f"{estimate_text(found.adjusted)}, p {_p(found.adjusted.p)}: {holds} "
+        equal += f"(regressed out: {', '.join(found.held)})"
     return {
         "n": f"{' + '.join(map(str, found.n))} runs{seeds}{censored}",
         "effect": estimate_text(found.found),

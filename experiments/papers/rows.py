@@ -32,16 +32,6 @@ _NUMBERED = {"memorizing": 1, "composite": 2, "symmetric": 2, "inferential": 3}
 _LATE_PAIR = re.compile(r"late_pair_(\d)(\d)")
 
 
-def phase(*names: str) -> Test:
-    """Runs of these phases."""
-    return lambda row: row["phase"] in names
-
-
-def having(**values: Any) -> Test:
-    """Runs with these settings."""
-    return lambda row: all(row[name] == value for name, value in values.items())
-
-
 def every(_: Row) -> bool:
     """Every run."""
     return True
@@ -50,11 +40,6 @@ def every(_: Row) -> bool:
 def never(_: Row) -> bool:
     """No run."""
     return False
-
-
-def cell(row: Row) -> tuple[Any, ...]:
-    """All settings of a run but its seed."""
-    return columns_of(row, SETTINGS)
 
 
 def columns_of(row: Row, names: Sequence[str]) -> tuple[Any, ...]:

@@ -34,16 +34,8 @@ from .section_7_runs import (
 
 _T = TypeVar("_T")
 MeasureName = Literal[
-    "mechanism",
-    "raw",
-    "answers",
-    "learning",
-    "pairs",
-    "language",
-    "embedding",
-    "behaviour",
-    "attributes",
-]
+    "mechanism", "raw", "answers", "learning", "pairs", "language", "embedding", "attributes"
+]  # fmt: skip
 
 # Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11); the papers' are of 3 and 4.
 MOVED_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((6, 1, -1, -5), 1))
@@ -95,7 +87,6 @@ class Study:
     title: str  # what is varied, in a few words
     sweep: Callable[[str], Sweep]  # the runs at a scale of this name
     measures: tuple[MeasureName, ...] = ()  # what is measured of each run, beside its evaluation
-    checkpoints: bool = False  # whether mechanism and behaviour are also measured along training
 
 
 def broken_task(offsets: Mapping[Pair, int]) -> AnchorTask:
@@ -152,32 +143,6 @@ def _diagram(name: str, n_seeds: int) -> Callable[[str], Sweep]:
         return replace(grid, seeds=tuple(range(grid.seeds[0], grid.seeds[0] + n_seeds)))
 
     return lambda scale: Sweep(tuple(map(seeded, read_sweep(SWEEPS[f"{scale}-{name}"]).grids)))
-
-
-def _phases(name: str) -> Sweep:
-    """Runs of every phase around the boundaries, of other seeds and shapes than the diagrams."""
-    scale = SCALES[name]
-    often = {"checkpoint_every": scale.control.train.steps // 6}
-    control, neurips = override(scale.control, **often), override(scale.neurips, **often)
-    width, head, mlp = control.model.d_model, control.model.d_head, control.model.d_mlp
-    narrow, wide = (
-        override(control, d_model=d, d_head=d * head // width, d_mlp=d * mlp // width)
-        for d in (width * 3 // 4, width * 3 // 2)
-    )
-    post = override(preset("composite"), log_every=100, eval_every=500, checkpoint_every=500)
-    post = post if name == "tiny" else control
-    merging = override(post, gamma=0.6, gamma_qk=0.4, weight_decay=1.0)
-    both_tasks = {"task": (TASKS["complexity-control"], TASKS["neurips"])}
-    two, rest = _SEEDS[:2], _SEEDS[2:]
-    return Sweep((
-        Grid(control, {"gamma": (0.8, 0.9), "weight_decay": (0.0, 0.01)}, seeds=_SEEDS),
-        Grid(narrow, {"n_layers": (2, 3), "gamma": (0.3, 0.4, 0.6, 0.9)}, seeds=two),
-        Grid(narrow, {"gamma": (0.3,)}, seeds=rest),
-        Grid(wide, {"gamma": (0.3, 0.5, 0.8)}, seeds=two),
-        Grid(neurips, {"n_layers": (2, 3), "gamma": (0.3, 0.5, 0.6, 0.7)}, seeds=two),
-        Grid(post, {"gamma": (0.3, 0.4)}, seeds=_SEEDS),
-        Grid(merging, both_tasks, seeds=_SEEDS),
-    ))  # fmt: skip
 
 
 def settings(name: str, indices: Iterable[int]) -> Sweep:
@@ -329,9 +294,6 @@ def _branches(name: str) -> Sweep:
 STUDIES: Mapping[str, Study] = {
     "decay": Study("gamma and weight decay", _diagram("decay", 6), ("mechanism",)),
     "depth": Study("gamma and depth on the NeurIPS task", _diagram("depth", 5), ("mechanism",)),
-    "phases": Study(
-        "every phase, at other widths, depths and layouts", _phases, ("mechanism",), True
-    ),
     "settings": Study(
         "random settings within each layout", lambda name: settings(name, FITTING), ("mechanism",)
     ),

@@ -8,7 +8,7 @@ that what is computed from a table is the same on every machine.
 import csv
 import io
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from anchor_interp._util import files
@@ -23,14 +23,14 @@ from .studies import STUDIES
 
 # What columns hold beside those of a sweep's table. A field of a task, such as ``task.holdout``, is
 # what all its values can be read as; all others hold numbers.
-_TEXTS = ("broken", "offsets", "scale", "measured", "behaviour", "predicts", "weights")
+_TEXTS = ("broken", "offsets", "scale", "measured", "predicts", "weights")
 _KINDS: Mapping[str, Kind] = {"complexity": "int64", **dict.fromkeys(_TEXTS, "string")}
-# Columns that every table has, and a table of runs; a U-Net lacks some of them.
-_NEEDED = frozenset((
+# Columns that every table has; that of a U-Net's runs lacks some of the others.
+_WRITTEN = frozenset((
     "run_id", "status", "censored", "seed", "task", "gamma", "weight_decay", "steps", "phase",
     "normalization", "n_layers",
 ))  # fmt: skip
-_OF_A_RUN = _NEEDED | {"d_model", "lr", "n_sequences", "id_accuracy"}
+_NEEDED = _WRITTEN | {"d_model", "lr", "n_sequences", "id_accuracy"}
 _NOT_OF_A_UNET = frozenset(("normalization", "n_layers", "d_model", "id_accuracy"))
 _FIRST = ("censored", "phase", "run_id", "seed", "status")  # columns that a table begins with
 
@@ -58,21 +58,6 @@ def read_tables(
     return found
 
 
-def read_study(path: str | Path) -> list[Row]:
-    """The rows of one study's table."""
-    return _read(checked_path(path, "path"), _OF_A_RUN)
-
-
-def read_checkpoints(path: str | Path) -> list[Row]:
-    """The rows of a study's runs at checkpoints."""
-    return _read(checked_path(path, "path"), _NEEDED)
-
-
-def checkpoints_table(tables: str | Path, name: str) -> Path:
-    """The file of a study's runs at checkpoints."""
-    return Path(tables) / f"{name}-checkpoints.csv"
-
-
 def check_scale(rows: Sequence[Row], scale: str | None, path: Path) -> None:
     """Refuse a table of another scale."""
     other = next((row["scale"] for row in rows if row.get("scale") not in (None, scale)), None)
@@ -84,8 +69,8 @@ def check_scale(rows: Sequence[Row], scale: str | None, path: Path) -> None:
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Write a table with the columns that any row fills."""
-    filled = {name for row in rows for name, value in row.items() if value is not None} | _NEEDED
-    names = dict.fromkeys([*_FIRST, *(name for row in rows for name in row), *sorted(_NEEDED)])
+    filled = {name for row in rows for name, value in row.items() if value is not None} | _WRITTEN
+    names = dict.fromkeys([*_FIRST, *(name for row in rows for name in row), *sorted(_WRITTEN)])
     columns = [name for name in names if name in filled]
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore", restval="")
@@ -98,21 +83,21 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     files.write_output(path, text.getvalue().encode())
 
 
-def _read(path: Path, needed: Set[str]) -> list[Row]:
+def read_study(path: str | Path) -> list[Row]:
+    """The rows of one study's table."""
+    path = checked_path(path, "path")
     data = files.read_bytes(path, limit=_LIMIT)
     try:
         text = data.decode("utf-8-sig")  # as spreadsheets write it
         columns = next(csv.reader(io.StringIO(text)), [])
-        if "model.n_features" in columns:
-            needed = needed - _NOT_OF_A_UNET
+        needed = _NEEDED - _NOT_OF_A_UNET if "model.n_features" in columns else _NEEDED
         if missing := needed - set(columns):
             raise ValueError(f"it lacks the column {sorted(missing)[0]}")
         if twice := [name for name, n in Counter(columns).items() if n > 1]:
             raise ValueError(f"it has the column {twice[0]} twice")
         kinds = {name: _kind(name) for name in columns if not name.startswith(("task.", "model."))}
         rows: list[Row] = read_csv(text, kinds).to_pylist()
-        found = Counter((row["run_id"], row.get("at_step")) for row in rows)
-        if twice := [run for (run, _), n in found.items() if n > 1]:
+        if twice := [run for run, n in Counter(row["run_id"] for row in rows).items() if n > 1]:
             raise ValueError(f"the run {twice[0]} is there twice")
         return rows
     except (ValueError, csv.Error) as error:

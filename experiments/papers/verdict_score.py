@@ -95,7 +95,7 @@ class VerdictScore:
 
 def fingerprint_of(row: Row) -> Fingerprint:
     """The fingerprint that a row of a table holds."""
-    step = row.get("at_step", row.get("steps"))
+    step = row.get("steps")
     about = {"run_id": row["run_id"], "step": None if step is None else int(step), "seed": 0}
     try:
         return from_dict(Fingerprint, about | {name: row.get(name) for name in NUMBERS})
@@ -291,10 +291,11 @@ def _widened(row: Row, width: float) -> Fingerprint:
 def named_by(rows: Rows) -> dict[str, Counter[str]]:
     """How often each verdict is given, for every phase that the runs have."""
     kept = list(filter(can_be_judged, rows))
-    found = {phase: Counter[str]() for phase in PHASES if phase in {row["phase"] for row in kept}}
+    there = {row["phase"] for row in kept}
+    given: dict[str, Counter[str]] = {phase: Counter() for phase in PHASES if phase in there}
     for row in kept:
-        found[row["phase"]][verdict(fingerprint_of(row)).phase] += 1
-    return found
+        given[row["phase"]][verdict(fingerprint_of(row)).phase] += 1
+    return given
 
 
 def _score_of_verdict(kind: str, rows: Rows) -> RuleScore:

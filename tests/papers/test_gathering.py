@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from in_process_engine import Here
 from short import SHORT
-from test_tables import PARTLY_MEASURED, TABLES, table_text
+from test_tables import PARTLY_MEASURED, TABLES
 
 import anchor_interp as ai
 from anchor_interp._util.errors import StoreError
-from anchor_interp.analysis.mechanism import NUMBERS
 from anchor_interp.runs.config import override, read_config
 from anchor_interp.runs.measurements import Measure
 from anchor_interp.runs.run import Run
@@ -22,7 +21,7 @@ from papers import gathering, measures, studies
 from papers.gathering import gather, plan, task_columns, unfinished
 from papers.rows import Row
 from papers.studies import Study, broken_task
-from papers.tables import checkpoints_table, read_checkpoints, read_study, read_tables
+from papers.tables import read_study, read_tables
 
 
 def _tiny(_scale: str) -> Sweep:
@@ -40,17 +39,6 @@ MICRO: Mapping[str, Study] = {
     "pairs": Study("two", _broken, ("learning",)),
 }
 """Two studies of runs that last a moment and share one."""
-ALONG: Mapping[str, Study] = {"decay": Study("one", _tiny, ("learning",), checkpoints=True)}
-"""The first study, measured at its checkpoints too."""
-
-
-def quick_mechanism(run: Run) -> dict[str, float | None]:
-    """A fingerprint that takes no time."""
-    return dict.fromkeys(NUMBERS) | {"noise_share": float(run.step)}
-
-
-def quick_behaviour(_: Run) -> dict[str, str]:
-    return {"behaviour": "undertrained"}
 
 
 def failing(run: Run) -> None:
@@ -60,16 +48,6 @@ def failing(run: Run) -> None:
 @pytest.fixture
 def micro(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(studies, "STUDIES", MICRO)
-
-
-@pytest.fixture
-def along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(studies, "STUDIES", ALONG)
-    quick = {
-        "mechanism": Measure("quick", f"{__name__}:quick_mechanism"),
-        "behaviour": Measure("behaviour", f"{__name__}:quick_behaviour", version=9),
-    }
-    monkeypatch.setattr(measures, "MEASURES", {**measures.MEASURES, **quick})
 
 
 @pytest.fixture(scope="module")
@@ -154,33 +132,13 @@ def test_a_row_that_lacks_a_measurement_is_completed(
     assert {row["measured"] for row in found} == {"learning embedding"}
 
 
-def test_measurements_of_checkpoints_have_a_table_of_their_own(
-    gathered: Path, tmp_path: Path, along: None
-) -> None:
-    (tmp_path / "decay.csv").write_text((gathered / "tables" / "decay.csv").read_text())
-    assert plan(["decay"], "tiny", gathered, tables=tmp_path, workers=1).known == 0
-    gather(["decay"], "tiny", gathered, tables=tmp_path, engine=Here(), quiet=True)
-    path = checkpoints_table(tmp_path, "decay")
-    found = read_checkpoints(path)
-    assert [(row["at_step"], row["noise_share"]) for row in found] == [(20, 20), (20, 20)]
-    assert {row["behaviour"] for row in found} == {"undertrained"}
-    assert plan(["decay"], "tiny", gathered, tables=tmp_path, workers=1).known == 2
-    first = found[0]["run_id"]  # a checkpoint without a run of its own keeps its row
-    path.write_text(table_text(run_id=first, at_step="20", at_number="1", noise_share="0.5"))
-    gather(["decay"], "tiny", tmp_path / "new", tables=tmp_path, engine=Here(), quiet=True)
-    kept = {row["run_id"]: row["noise_share"] for row in read_checkpoints(path)}
-    assert kept == {first: 0.5, found[1]["run_id"]: 20}
-
-
 def test_a_run_whose_measurement_fails_is_unfinished(
-    gathered: Path, tmp_path: Path, along: None, monkeypatch: pytest.MonkeyPatch
+    gathered: Path, tmp_path: Path, micro: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad = {"behaviour": Measure("bad", f"{__name__}:failing")}
-    monkeypatch.setattr(measures, "MEASURES", {**measures.MEASURES, **bad})
+    monkeypatch.setitem(measures.MEASURES, "learning", Measure("bad", f"{__name__}:failing"))
     found = gather(["decay"], "tiny", gathered, tables=tmp_path, engine=Here(), quiet=True)
     assert len(unfinished(found)) == 2
     assert {row["status"] for row in found["decay"]} == {"done"}
-    assert read_checkpoints(checkpoints_table(tmp_path, "decay")) == []
 
 
 def test_runs_that_differ_in_their_seeds_are_one_grid() -> None:

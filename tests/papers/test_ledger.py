@@ -159,7 +159,7 @@ def test_deeper_and_wider_models_are_judged_apart(
 
 def test_rows_without_the_verdicts_numbers_are_not_judged(committed: Tables) -> None:
     """Tables of an earlier fingerprint are read; nobody is told that their verdict is unclear."""
-    assert not any(map(can_be_judged, committed["phases"]))
+    assert not any(map(can_be_judged, committed["depth"]))
     assert make_ledger("tiny", {"rates": committed["rates"]}).verdict is None
 
 
@@ -386,9 +386,7 @@ def test_a_section_draws_its_figure_and_prints_its_claims(
         script = importlib.import_module(name)
         monkeypatch.setattr(script, "read_ledger", lambda *_: ledger)
         monkeypatch.setattr(script, "left_out_accuracy", lambda _: (1.0, 1.0, 1.0))  # a minute
-        assert section.run(script.draw, arguments=asked) == 0
-    else:
-        assert sections.main([name, *asked]) == 0
+    assert sections.main([name, *asked]) == 0
     printed = capsys.readouterr().out
     for claim in section_claims(name):
         assert claim.name in printed

@@ -146,7 +146,8 @@ def test_the_figure_shows_answers_and_courses(tmp_path: Path) -> None:
     tables = {"depth": read_study(TABLES / "depth.csv"), wide.STUDY: wide.witnesses(curves)}
     panels = neurips_4.draw(section.Data("tiny", tables, place))
     titles = [[title for title, _ in row] for row in panels]
-    assert titles[0] == ["(a) symmetric answers", "(b) inferential answers"]
+    answers = ("(a) symmetric", "(b) inferential")
+    assert titles[0] == [f"{title}, {depth} layers" for title in answers for depth in (2, 3)]
     assert titles[1:3] == [["along training, 2 layers"], ["along training, 3 layers"]]
     ((_, figure),) = panels[1]
     assert len(figure.axes) == 5  # gammas

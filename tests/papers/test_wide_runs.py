@@ -1,33 +1,15 @@
-"""When a run of figure 2 at the paper's width ends, and which runs there are."""
+"""Which runs figure 2 has at the paper's width, and their table."""
 
 from itertools import groupby
+from pathlib import Path
 
 import pytest
+import torch
+from short import SHORT
 
+import anchor_interp as ai
 from anchor_interp.runs.config import run_id
 from papers import wide_runs
-
-
-def curve(*accuracies: float) -> list[wide_runs.Row]:
-    return [{"step": 50 * i, "train": value} for i, value in enumerate(accuracies, 1)]
-
-
-@pytest.mark.parametrize(
-    ("accuracies", "is_over"),
-    [
-        ([], False),
-        ([0.5, 0.99], False),  # once
-        ([0.99, 0.5, 0.99, 0.99], False),  # twice at step 200, and not yet as long again
-        ([0.5, 0.5, 0.99, 0.99, 0.9, 0.9, 0.9, 0.9], True),  # at step 400
-        ([0.5] * 39 + [1.0] * 2 + [0.9] * 19, False),
-        ([0.5] * 39 + [1.0] * 2 + [0.9] * 20, True),  # 1,000 steps after 2,050
-        ([0.5] * 240, True),  # 12,000 steps
-    ],
-)
-def test_a_run_ends_as_long_again_after_it_is_fitted(
-    accuracies: list[float], is_over: bool
-) -> None:
-    assert wide_runs._is_over(curve(*accuracies)) == is_over
 
 
 def test_a_cell_has_three_seeds_of_its_own_at_all_its_rates_and_some_at_one() -> None:
@@ -40,3 +22,22 @@ def test_a_cell_has_three_seeds_of_its_own_at_all_its_rates_and_some_at_one() ->
     ]
     assert all(len(cell) == 1 for cell in cells)
     assert len(cells) == 3 * 10 + 6
+
+
+def test_a_run_that_was_stopped_ends_with_the_same_curve(tmp_path: Path) -> None:
+    config = ai.preset("tiny", task="neurips", **{**SHORT, "eval_every": 10, "log_every": 10})
+    cpu, signals = torch.device("cpu"), iter([False, True])
+    whole = wide_runs.train(config, tmp_path / "whole", cpu, lambda: False)
+    assert [row["step"] for row in whole] == [*range(10, config.train.steps + 1, 10)]
+    assert wide_runs.train(config, tmp_path / "parts", cpu, lambda: next(signals)) == []
+    assert wide_runs.train(config, tmp_path / "parts", cpu, lambda: False) == whole
+
+
+def test_the_committed_table_has_every_run_and_is_written_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, committed = wide_runs.table(), wide_runs.TABLE.read_bytes()
+    assert {*found} == {wide_runs.key(run) for run in wide_runs.runs()}
+    monkeypatch.setattr(wide_runs, "TABLE", tmp_path / "figure2-wide.csv")
+    wide_runs.write_table(found)
+    assert wide_runs.TABLE.read_bytes() == committed
