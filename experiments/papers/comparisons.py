@@ -5,12 +5,12 @@ A sign-flip test of n runs cannot go below 2 / 2^n. The interval of a mean is St
 difference Welch's. The intervals assume runs that scatter normally; p does not.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import permutation_test, t
+from scipy.stats import t
 
 from anchor_interp.analysis.statistics import (
     DRAWN,
@@ -29,7 +29,13 @@ def against_zero(values: Sequence[float] | Floats) -> Estimate:
     """The mean of two values or more, one for each independent run, with a sign-flip test."""
     sample = np.asarray(values, dtype=float)
     n = len(sample)
-    p = _permutation_p((sample,), lambda x, axis: np.abs(x.mean(axis)), "samples", 2**n)
+    if exact := 2**n <= EXACT_UP_TO:
+        signs = np.array(list(itertools.product((1, -1), repeat=n)))
+    else:
+        drawn = np.tile([1, -1], (DRAWN, n, 1))
+        signs = np.random.default_rng(0).permuted(drawn, axis=-1)[..., 0]
+    sizes = np.abs((np.vstack([np.ones(n), signs]) * _scaled(sample)).mean(1))
+    p = permutation_p(float(sizes[0]), sizes[1:], exact=exact, size=1)
     return _estimate(float(sample.mean()), spread_of(sample) / math.sqrt(n), n - 1, p)
 
 
@@ -42,15 +48,21 @@ def two_samples(first: Sequence[float] | Floats, second: Sequence[float] | Float
     one, two = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
     n, m = len(one), len(two)
 
-    middle = float(np.concatenate([one, two]).mean())
-
-    def apart(x: Floats, y: Floats, axis: int) -> Any:
-        """Rises with the size of Welch's t, from 0 to 1."""
-        difference = np.abs(x.mean(axis) - y.mean(axis))
-        error = np.sqrt(x.var(axis, ddof=1) / n + y.var(axis, ddof=1) / m)
-        return difference / np.maximum(np.hypot(difference, error), 1e-300)
-
-    p = _permutation_p((one - middle, two - middle), apart, "independent", math.comb(n + m, n))
+    if exact := math.comb(n + m, n) <= EXACT_UP_TO:
+        chosen = np.array(list(itertools.combinations(range(n + m), n)))
+        is_second = np.ones((len(chosen), n + m), dtype=bool)
+        np.put_along_axis(is_second, chosen, False, axis=1)
+        orders = np.argsort(is_second, axis=1, kind="stable")
+    else:
+        generator = np.random.default_rng(0)
+        orders = np.array([generator.permutation(n + m) for _ in range(DRAWN)])
+    pooled = np.concatenate([one, two])
+    pooled = _scaled(pooled - pooled.mean())[np.vstack([np.arange(n + m), orders])]
+    x, y = pooled[:, :n], pooled[:, n:]
+    difference = np.abs(x.mean(1) - y.mean(1))
+    error = np.sqrt(x.var(1, ddof=1) / n + y.var(1, ddof=1) / m)
+    sines = difference / np.maximum(np.hypot(difference, error), 1e-300)  # they order as t does
+    p = permutation_p(float(sines[0]), sines[1:], exact=exact, size=1)
     parts = np.array([spread_of(one) ** 2 / n, spread_of(two) ** 2 / m])
     error, df = math.sqrt(parts.sum()), n + m - 2
     # the interval of the difference: Welch's standard error with Satterthwaite's degrees of freedom
@@ -66,20 +78,6 @@ def _estimate(mean: float, error: float, df: float, p: float) -> Estimate:
     return Estimate(mean, mean - reach, mean + reach, p, finds)
 
 
-def _permutation_p(
-    samples: tuple[Floats, ...], statistic: Callable[..., Any], kind: str, count: int
-) -> float:
-    """P over all ``count`` relabellings, or over some that are drawn."""
-    exact = count <= EXACT_UP_TO
-    size = max(float(np.abs(sample).max()) for sample in samples) or 1.0
-    result = permutation_test(
-        tuple(sample / size for sample in samples),
-        statistic,
-        permutation_type=kind,
-        n_resamples=count if exact else DRAWN,
-        vectorized=True,
-        batch=10_000,
-        rng=np.random.default_rng(0),
-    )
-    # not scipy's p: its room for rounding is relative to the difference, not to the values
-    return permutation_p(result.statistic, result.null_distribution, exact=exact, size=1)
+def _scaled(values: Floats) -> Floats:
+    """Values whose largest size is 1."""
+    return values / (float(np.abs(values).max()) or 1.0)
