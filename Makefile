@@ -4,8 +4,7 @@
 # make check        format, lint, import contracts, types and tests in the environment that is there
 # make slow-tests   the tests that start a cluster or several programs, or run the notebooks
 # make fast-tests   the tests that start no other program: a few minutes
-# make newest-lens  those of models and runs beside the newest TransformerLens 4; with
-#                   LENS_TESTS=tests all fast tests
+# make newest-lens  all fast tests beside the newest TransformerLens 4
 # make claims       the papers' claims: train and measure what is missing, then judge
 # make docs         build the documentation into site/; open site/index.html
 # make public-api   write tests/project/public_api.txt anew, after a change of the API that is meant
@@ -17,7 +16,6 @@ PIP_FLAGS ?= --no-compile
 PYTEST_FLAGS ?=
 SEED ?= 0
 OUT ?= runs/quickstart
-LENS_TESTS ?= $(addprefix tests/,models interventions analysis runs)
 BIN := $(VENV)/bin
 # One test process more than there are cores, since many tests wait for programs that they start; each
 # takes a file at a time, files of few long tests not last.
@@ -61,7 +59,7 @@ fast-tests:
 
 newest-lens: $(VENV)/.installed-dev # laid over the environment, which keeps version 3.9
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --upgrade --target $(VENV)/lens-4 'transformer-lens>=4,<5'
-	PYTHONPATH=$(abspath $(VENV))/lens-4 $(BIN)/pytest -m "not slow" $(SPREAD) $(LENS_TESTS)
+	PYTHONPATH=$(abspath $(VENV))/lens-4 $(BIN)/pytest -m "not slow" $(SPREAD)
 
 claims: $(VENV)/.installed
 	$(BIN)/python -m experiments.papers

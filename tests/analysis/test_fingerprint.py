@@ -27,6 +27,7 @@ from anchor_interp.analysis.fingerprint import (
 )
 from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint, kept_fingerprint
 from anchor_interp.cli.main import main
+from anchor_interp.interventions import virtual_anchors
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.interchange import interchange
 from anchor_interp.interventions.passes import Replacement, replaced_run
@@ -202,6 +203,7 @@ def edited_states(model: HookedTransformer) -> Iterator[Edits]:
 
     handle = model.embed.register_forward_pre_hook(lambda _, given: running.append(given[0]))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(virtual_anchors, "takes_fast_path", lambda *_: False)  # it has no hooks
         patch.setattr(model, "hooks", hooks)
         yield found
     handle.remove()

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import FEW_KEYS, random_model, small_exact
+from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
@@ -38,6 +38,19 @@ def test_virtual_anchors_tell_trained_mechanisms_apart() -> None:
     assert rules["inferential"] > 0.4 > 0.25 > max(rules["symmetric"], rules["composite"])
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_composed_state_goes_on_as_in_a_whole_pass(layout: Normalization) -> None:
+    """With a hook attached every layer is run, and the state replaced on the way."""
+    task, model = ai.TASKS["complexity-control"], random_model(layout)
+    known, parts = [(1, 1), (1, 2), (2, 1), (2, 2)], {(1, 2): 1, (2, 1): 1, (2, 2): -1}
+    fast = module._States(model, task, known, 7, 0)
+    model.hook_embed.add_hook(lambda activation, **_: activation)
+    slow = module._States(model, task, known, 7, 0)
+    assert (fast._fast, slow._fast) == (True, False)
+    for hook in fast.hooks:
+        torch.testing.assert_close(fast.composed(hook, parts), slow.composed(hook, parts))
+
+
 def test_an_additive_model_answers_virtual_anchors_with_the_rule(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -59,6 +72,7 @@ def test_an_additive_model_answers_virtual_anchors_with_the_rule(
         return torch.nn.functional.one_hot(numbers, 120).double(), None
 
     monkeypatch.setattr(module, "activations", states)
+    monkeypatch.setattr(module, "takes_fast_path", lambda *_: False)
     monkeypatch.setattr(module, "replaced_run", run)
     assert virtual_anchors(model, task, n=10).rule == 1
 

@@ -151,6 +151,7 @@ def test_own_anchors_train_and_change_in_a_sweep(
     assert folder.spec().configs().keys() == {row["run_id"] for row in rows}
 
 
+@pytest.mark.usefixtures("evidence_alone")
 def test_an_own_model_is_analysed_from_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

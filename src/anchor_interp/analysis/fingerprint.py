@@ -287,10 +287,9 @@ def _of_weights(model: HookedTransformer, initial: HookedTransformer | None) -> 
 def _of_embedding(model: HookedTransformer, task: AnchorTask, seed: int) -> Part:
     structure = embedding_structure(key_embeddings(model, task), seed=seed)
     steps = structure.steps
+    least = None if steps.z is None else float(steps.z[np.isin(steps.steps, steps.claimed)].min())
     return {
         "embedding_dimension": structure.dimension / structure.gaussian_dimension,
         "embedding_smooth": steps.smooth_share,
-        "embedding_steps": None
-        if steps.z is None
-        else float(steps.z[np.isin(steps.steps, steps.claimed)].min()),
+        "embedding_steps": least,
     }

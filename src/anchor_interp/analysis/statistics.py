@@ -37,10 +37,7 @@ def mean_interval(values: Sequence[float] | Floats) -> tuple[float, float]:
 
 def mean_margin(values: Floats) -> float | None:
     """Half the width of that interval; None for fewer than two values."""
-    if len(values) < 2:
-        return None
-    low, high = mean_interval(values)
-    return (high - low) / 2
+    return None if len(values) < 2 else float(np.diff(mean_interval(values))[0]) / 2
 
 
 def permutation_p(observed: float, relabelled: Floats, *, exact: bool, size: float = 0) -> float:

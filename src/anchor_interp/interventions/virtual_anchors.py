@@ -18,8 +18,9 @@ from jaxtyping import Float
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.interventions.passes import Replacement, replaced_run
+from anchor_interp.interventions.passes import Replacement, declare, replaced_run
 from anchor_interp.interventions.subject import Subject, subject_of
+from anchor_interp.models.forward import fast_logits_from, takes_fast_path
 from anchor_interp.models.transformer import HookedTransformer, check_causal, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.functions import Affine, Pair
@@ -75,20 +76,15 @@ def virtual_anchors(
     virtual = _virtual_pairs(task, known)
     states = _States(model, task, known, n, subject.seed)
     targets = [task.target(pair, states.keys) for pair in known]
-    low, high = np.min(targets), np.max(targets)
-    shares = {}
-    for hook in states.hooks:
-        right = []
-        for parts, total in virtual:
-            rule = states.keys + total
-            answers = states.composed(hook, parts).argmax(-1).cpu().numpy()
-            right.append(np.where((low <= rule) & (rule <= high), answers == rule, np.nan))
-        usual = np.isfinite(right)
-        counts = usual.sum(0)
-        sums = np.where(usual, right, 0).sum(0)
-        shares[hook] = np.divide(sums, counts, out=np.full(n, np.nan), where=counts > 0)
-    if not counts.any():
+    rules = states.keys + np.array([total for _, total in virtual])[:, None]  # [virtual pair, n]
+    usual = (np.min(targets) <= rules) & (rules <= np.max(targets))
+    if not usual.any():
         raise ConfigError("no virtual anchor's answer lies in the range of the task's targets")
+    shares, counts = {}, usual.sum(0)
+    for hook in states.hooks:
+        answers = [states.composed(hook, parts).argmax(-1).cpu().numpy() for parts, _ in virtual]
+        right = (usual & (answers == rules)).sum(0)
+        shares[hook] = np.divide(right, counts, out=np.full(n, np.nan), where=counts > 0)
     return max((VirtualAnchors(*each) for each in shares.items()), key=lambda best: best.rule)
 
 
@@ -97,16 +93,12 @@ def _virtual_pairs(task: AnchorTask, known: Sequence[Pair]) -> list[tuple[Signs,
 
     Beside each stands what it adds to the key, which no pair of the task adds.
     """
-    functions = {token: task.function(token) for token in task.tokens}
-    adds = {
-        token: function.add
-        for token, function in functions.items()
-        if isinstance(function, Affine) and function == Affine(function.add)
-    }
-    anchors = task.tokens if len(adds) == len(functions) else ()
-    virtual = [
-        (a, c, d) for d in anchors for a, c in itertools.combinations(anchors, 2) if d not in (a, c)
-    ]
+    adds = {token: function.add for token in task.tokens
+            if isinstance(function := task.function(token), Affine)
+            and function == Affine(function.add)}  # fmt: skip
+    anchors = task.tokens if len(adds) == len(task.tokens) else ()
+    virtual = [(a, c, d) for d in anchors for a, c in itertools.combinations(anchors, 2)
+               if d not in (a, c)]  # fmt: skip
     beside = [b for b in anchors if all({(a, b), (b, a)} <= set(known) for a in anchors)]
     if not virtual or not beside:
         needed = "three anchors that add numbers, and one that follows the rule with each of them"
@@ -136,7 +128,8 @@ class _States:
         self.keys: np.ndarray = task.keys[drawn("key", n, len(task.keys))]
         position = drawn("position", n, task.length - 2)
         noise = task.keys[drawn("noise", n * task.length, len(task.keys))].reshape(n, -1)
-        self._model = model
+        parts = [part for part in model.children() if part is not model.embed]
+        self._model, self._fast = model, takes_fast_path(model, *parts)
         layers = [f"blocks.{layer}.hook_resid_" for layer in range(model.cfg.n_layers)]
         kinds = ("post",) if model.cfg.attn_only else ("mid", "post")
         self.hooks = [f"{layers[0]}pre", *(layer + kind for layer in layers for kind in kinds)]
@@ -146,12 +139,16 @@ class _States:
             rows = token_rows(model, assemble(task, noise, index, self.keys, position).tokens)
             self._states[pair] = activations(model, rows, self.hooks)
         # any known pair can be run: in a causal model all that depends on it is replaced
-        self._rows = rows
+        self._rows, self._own = rows, self._states[pair]
         replaced = torch.from_numpy(np.arange(task.length) > position[:, None])
         self._mask = replaced.to(self._rows.device)[:, :, None]
 
     def composed(self, hook: str, parts: Signs) -> Float[torch.Tensor, "n d_vocab"]:
         """The logits of a sum of known states."""
-        state = torch.stack([sign * self._states[pair][hook] for pair, sign in parts.items()])
-        sum_of_states = Replacement(hook, state.sum(0), self._mask, frozenset(parts))
+        state = torch.stack([s * self._states[p][hook] for p, s in parts.items()]).sum(0)
+        if self._fast:
+            declare(parts)
+            state = torch.where(self._mask, state, self._own[hook])
+            return fast_logits_from(self._model, state, *divmod(self.hooks.index(hook), 2))
+        sum_of_states = Replacement(hook, state, self._mask, frozenset(parts))
         return replaced_run(self._model, self._rows, [sum_of_states], batch_size=len(self._rows))[0]

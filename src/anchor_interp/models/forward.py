@@ -65,9 +65,7 @@ def answer_logits(
     """:func:`last_logits` of checked rows, at one position of each; at the last if None."""
     fast = takes_fast_path(model)
     if at is None:
-        if fast:
-            return fast_last_logits(model, rows)
-        return cast(Tensor, model(rows))[:, -1]
+        return fast_last_logits(model, rows) if fast else cast(Tensor, model(rows))[:, -1]
     places = at + torch.arange(len(rows), device=rows.device) * rows.shape[1]
     if fast:
         return fast_logits(model, rows, places)
@@ -125,9 +123,21 @@ def _before_last_block(
     return blocks[-1], x
 
 
-def takes_fast_path(model: HookedTransformer) -> bool:
-    """Whether this path computes what ``model(tokens)`` does: no hooks, a known architecture."""
-    return not has_hooks(model) and _is_supported(model)
+def fast_logits_from(model: HookedTransformer, x: Tensor, layer: int, middle: int) -> Tensor:
+    """Last logits from [batch, pos, d_model] before a layer, or with 1 before its MLP."""
+    for block in model.blocks[layer:]:
+        if middle:
+            x, middle = _mlp(model, block, x), 0
+        elif block is model.blocks[-1]:
+            return unembed(model, _last_block(model, block, x))
+        else:
+            x = after_attention(model, block, x, attend(model, block, project_qkv(model, block, x)))
+    return unembed(model, x[:, -1])
+
+
+def takes_fast_path(model: HookedTransformer, *parts: Block) -> bool:
+    """Whether this path computes what the model does: a known one, no hooks (in these parts)."""
+    return _is_supported(model) and not any(map(has_hooks, parts or (model,)))
 
 
 def _is_supported(model: HookedTransformer) -> bool:

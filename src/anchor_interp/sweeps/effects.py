@@ -72,9 +72,8 @@ def trend(strata: Sequence[Stratum]) -> Estimate | None:
         return None
     ranks = [(standard(stratum.x), standard(stratum.y)) for stratum in strata]
     rho = sum(float(x @ y) * len(x) for x, y in ranks) / n
-    drawn = np.zeros(statistics.DRAWN)
-    for (x, y), orders in zip(ranks, shuffles(strata), strict=True):
-        drawn += x[orders] @ y * len(x) / n
+    drawn = sum(x[orders] @ y * len(x) / n
+                for (x, y), orders in zip(ranks, shuffles(strata), strict=True))  # fmt: skip
     z, error = math.atanh(max(-0.999999, min(0.999999, rho))), 1 / math.sqrt(free)
     reach = float(norm.ppf(0.975)) * error
     finds = math.tanh(reach + float(norm.ppf(POWER)) * error)
@@ -135,19 +134,14 @@ def standard(values: Floats) -> Floats:
 
 def shuffles(strata: Sequence[Stratum], *, seed: int = 0) -> Iterator[Any]:
     """For each stratum orders of its runs ([draw, run]), in which clusters move together."""
-    names = {cluster: i for i, cluster in enumerate(dict.fromkeys(
-        cluster for stratum in strata for cluster in stratum.clusters))}  # fmt: skip
+    names = {c: i for i, c in enumerate(dict.fromkeys(c for s in strata for c in s.clusters))}
     keys = np.random.default_rng(seed).random((statistics.DRAWN, len(names)))
     for stratum in strata:
         places = np.array([names[cluster] for cluster in stratum.clusters])
         in_order = np.argsort(places, kind="stable")  # the same place in every stratum
-        # keys of different clusters differ, and the faster sort gives the same order
-        kind: Any = "stable" if len(set(places)) < len(places) else None
-        orders = shuffled = np.argsort(keys[:, places[in_order]], axis=1, kind=kind)
-        if (np.diff(in_order) < 0).any():
-            orders = np.empty_like(shuffled)
-            orders[:, in_order] = in_order[shuffled]
-        yield orders
+        kind: Any = "stable" if len(set(places)) < len(places) else None  # the faster, without ties
+        shuffled = in_order[np.argsort(keys[:, places[in_order]], axis=1, kind=kind)]
+        yield shuffled[:, np.argsort(in_order)] if (np.diff(in_order) < 0).any() else shuffled
 
 
 def _basis(columns: Floats) -> Floats:
