@@ -305,7 +305,7 @@ def test_wrong_answers_alone_change_no_verdict(
         if any(new is not old for new, old in itertools.chain(*pairs)):
             return measured(claim, given)
         one = ledger.judgements[claim.name]
-        parts = {name: part.finding for name, part in one.parts.items()}
+        parts = {name: part.finding for name, part in one.parts.items() if part.finding}
         return one.finding and dataclasses.replace(one.finding, parts=parts)
 
     monkeypatch.setattr(judging, "_found", found)
