@@ -80,7 +80,7 @@ def test_the_command_trains_judges_and_writes(
     (["--judge", "--tables", "nowhere"], "nowhere is not a folder"),
     (["--dry-run", "--tables", "nowhere"], "nowhere is not a folder"),
     (["decay", "--judge"], "--judge is for every table, without training; leave out a study"),
-    (["--dry-run", "--workers", "0"], "workers is 0"),
+    (["decay", "--dry-run", "--workers", "0"], "workers is 0"),
 ])  # fmt: skip
 def test_a_wrong_command_is_one_clear_line(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
