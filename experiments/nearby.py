@@ -1,0 +1,76 @@
+"""Which property of a key or a position decides where a mixture follows the rule?
+
+``python experiments/nearby.py --runs FOLDER > docs/evidence/nearby.json`` takes the fitted runs of
+``papers/verdict_runs.py`` whose accuracy on unseen pairs is 0.1 to 0.9.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from anchor_interp import sample
+from anchor_interp.models.embeddings import key_embeddings
+from anchor_interp.runs.answers import answer_map
+from anchor_interp.runs.run import Run, load
+from measured import table, tell
+from papers.rows import Row
+
+TEXT = """# What decides a cell
+
+How a property of a cell goes with the share of its answers to unseen pairs that follow the rule,
+in {} mixtures of random settings whose weights were kept: median and range over the runs.
+
+{}
+Neither the split nor how often a key was trained at a position decides. Keys that are near in the
+embedding go together a little, keys near as numbers do not; the smallest follow the rule least.
+"""
+TITLES = {
+    "held_out": "rule's share where the key is test data at its position, less that elsewhere",
+    "frequency": "correlation with how often training has the key at the position",
+    "embedding": "correlation of a key's share with that of its two nearest keys in the embedding",
+    "numbers": "correlation of a key's share with that of the next smaller and larger key",
+    "smallest": "rule's share of the smallest eighth of the keys, less that of all",
+}
+
+
+def measure(run: Run) -> Row:
+    """How properties go with the rule's share, by key and position."""
+    task, found = run.config.anchor_task, answer_map(run)
+    follows = found.shares[..., 0].mean(0)  # [key, position]
+    key, position = np.meshgrid(found.keys, np.arange(follows.shape[1]), indexing="ij")
+    test, of_key = key % task.length == position, follows.mean(1)
+    trained = sample(task, "train", run.config.train.n_sequences, seed=run.config.seed)
+    counts = np.zeros_like(follows)
+    np.add.at(counts, (trained.key.astype(int) - task.key_min, trained.position.astype(int)), 1)
+    states = key_embeddings(run.transformer, task).numpy()
+    states = states - states.mean(0)
+    unit = states / np.linalg.norm(states, axis=1, keepdims=True)
+    nearest = np.argsort(-(unit @ unit.T - 9 * np.eye(len(unit))), axis=1)[:, :2]
+    number = np.arange(len(of_key))
+    next_to = np.abs(number - number[:, None]) == 1
+    numbers = {
+        "held_out": follows[test].mean() - follows[~test].mean(),
+        "frequency": _correlation(counts[~test], follows[~test]),
+        "embedding": _correlation(of_key[nearest].mean(1), of_key),
+        "numbers": _correlation(next_to @ of_key / next_to.sum(1), of_key),
+        "smallest": of_key[: len(of_key) // 8].mean() - of_key.mean(),
+    }
+    return {"run": run.folder.path.name} | {name: float(n) for name, n in numbers.items()}
+
+
+def _correlation(one: np.ndarray, two: np.ndarray) -> float:
+    return float(np.corrcoef(one, two)[0, 1]) if one.std() * two.std() else 0.0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="What decides a cell, in kept runs.")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of run folders")
+    runs = [load(file.parent) for file in sorted(parser.parse_args().runs.glob("*/result.json"))]
+    fitted = [run for run in runs if run.phase not in ("undertrained", "memorizing")]
+    rows = [measure(run) for run in fitted if 0.1 <= (run.evaluation.ood_accuracy or 0.0) <= 0.9]
+    values = {name: [row[name] for row in rows] for name in TITLES}
+    lines = [[TITLES[name], f"{np.median(of):z.2f} ({min(of):z.2f} to {max(of):z.2f})"]
+             for name, of in values.items()]  # fmt: skip
+    head = ["property", "median (range)"]
+    tell("nearby", {"runs": rows}, TEXT.format(len(rows), table(head, lines)))
