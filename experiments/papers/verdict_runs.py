@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from anchor_interp._util.errors import LockedError
-from anchor_interp.analysis.fingerprint import keep_fingerprint
+from anchor_interp.analysis.mechanism import FINGERPRINT
 from anchor_interp.runs.config import RunConfig, override, run_id
-from anchor_interp.runs.run import load
+from anchor_interp.runs.measurements import measure_run
 from anchor_interp.runs.train import train
 from anchor_interp.sweeps.columns import CIRCUMSTANCES
 from anchor_interp.sweeps.rows import planned_row, updated_row
@@ -57,7 +57,7 @@ def _half(seed: int, n_layers: int) -> Half:
 
 def row_of(path: Path, config: RunConfig) -> Row:
     """A finished run's row: settings, behaviour and mechanism."""
-    keep_fingerprint(load(path))
+    measure_run(path, [FINGERPRINT])
     row = updated_row(planned_row(run_id(config), config), path, "done", None)
     return {name: value for name, value in row.items() if name not in CIRCUMSTANCES}
 

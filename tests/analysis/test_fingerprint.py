@@ -18,14 +18,13 @@ import anchor_interp as ai
 from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import from_dict, to_dict
-from anchor_interp.analysis import fingerprint as fingerprints
-from anchor_interp.analysis.fingerprint import (
-    fingerprint,
-    fingerprint_model,
-    keep_fingerprint,
-    seen_pairs_only,
+from anchor_interp.analysis.fingerprint import fingerprint, fingerprint_model, seen_pairs_only
+from anchor_interp.analysis.mechanism import (
+    FINGERPRINT,
+    NUMBERS,
+    Fingerprint,
+    kept_fingerprint,
 )
-from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint, kept_fingerprint
 from anchor_interp.cli.main import main
 from anchor_interp.interventions import virtual_anchors
 from anchor_interp.interventions.hooks import activations
@@ -34,6 +33,7 @@ from anchor_interp.interventions.passes import Replacement, replaced_run
 from anchor_interp.interventions.sites import Site
 from anchor_interp.models.exact import Mechanism
 from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.runs.measurements import measure_run
 from anchor_interp.runs.run import Run
 from anchor_interp.sweeps.folder import read_table
 from anchor_interp.sweeps.spec import Grid, Sweep
@@ -265,32 +265,14 @@ def test_a_model_in_place_of_a_run_is_refused() -> None:
         fingerprint_model(model, nothing)
 
 
-def test_a_kept_fingerprint_of_another_run_is_measured_again_and_a_damaged_one_refused(
-    finished_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_keeps_the_fingerprint_of_its_checkpoint(finished_run: Run, tmp_path: Path) -> None:
     shutil.copytree(finished_run.folder.path, tmp_path / "run")
     run = ai.load(tmp_path / "run")
-    name = ai.run_id(run.config)
-    assert kept_fingerprint(run.folder.path, name, run.step) is None
-    first = keep_fingerprint(run)
-    measured: list[Run] = []
-
-    def again(of: Run) -> Fingerprint:
-        measured.append(of)
-        return first
-
-    monkeypatch.setattr(fingerprints, "fingerprint", again)
-    assert keep_fingerprint(run) == first
-    assert not measured  # read, not measured
-    path = run.folder.path / "measurements.json"
-    path.write_text(path.read_text().replace(name, "another-run"))
-    assert kept_fingerprint(run.folder.path, name, run.step) is None
-    assert keep_fingerprint(run) == first == kept_fingerprint(run.folder.path, name, run.step)
-    assert [one.step for one in measured] == [run.step]
-    assert kept_fingerprint(run.folder.path, name, run.step - 1) is None  # of another checkpoint
-    path.write_text(path.read_text()[:-20])
-    with pytest.raises(ai.AnchorInterpError, match=r"measurements.json is damaged: .*remove it"):
-        keep_fingerprint(run)
+    assert kept_fingerprint(run.folder.path, run.step) is None
+    measure_run(run.folder.path, [FINGERPRINT])
+    kept = kept_fingerprint(run.folder.path, run.step)
+    assert kept == fingerprint(run)
+    assert kept_fingerprint(run.folder.path, run.step - 1) is None  # of another checkpoint
 
 
 def test_the_table_of_a_sweep_has_fingerprints_if_asked(
@@ -301,16 +283,8 @@ def test_the_table_of_a_sweep_has_fingerprints_if_asked(
     assert {row["noise_share"] for row in read_table(tmp_path)} == {None}
     assert main(["table", str(tmp_path), "--mechanism", "--csv", "--quiet"]) == 0
     assert "noise_share" in capsys.readouterr().out
-    (row,) = before = read_table(tmp_path)
-    path = folder.runs / row["run_id"] / "measurements.json"
-    path.write_text(path.read_text().replace('"noise_share"', '"lost"'))
-    assert main(["table", str(tmp_path), "--mechanism", "--csv", "--quiet"]) == 0
-    times = ("fingerprint_ns",)
-    assert [{**row, **dict.fromkeys(times)} for row in read_table(tmp_path)] == [
-        {**row, **dict.fromkeys(times)} for row in before
-    ]
     for row in read_table(tmp_path):
-        kept = kept_fingerprint(folder.runs / row["run_id"], row["run_id"], row["steps"])
+        kept = kept_fingerprint(folder.runs / row["run_id"], row["steps"])
         assert kept is not None
         twice = (
             "train_accuracy",

@@ -94,13 +94,6 @@ def _nudged(value: Any, name: str) -> Any:
     return dataclasses.replace(value, **{name: changed})
 
 
-@given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 40))
-def test_the_lines_of_metrics_are_counted_without_a_loop(log: int, own: int, steps: int) -> None:
-    train = TrainConfig(log_every=log, eval_every=own, steps=steps)
-    for step in range(steps + 1):
-        assert train.n_logged(step) == sum(map(train.is_logged, range(step + 1)))
-
-
 def test_integers_and_floats_of_equal_value_are_the_same_run() -> None:
     assert run_id(preset("tiny", weight_decay=1)) == run_id(preset("tiny", weight_decay=1.0))
 

@@ -10,7 +10,7 @@ import torch
 from short import SHORT
 
 import anchor_interp
-from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp._util.errors import ConfigError
 from anchor_interp.runs import loop
 from anchor_interp.runs.config import RunConfig, last_step, override, run_id, total_decay
 from anchor_interp.runs.distributed import processes
@@ -136,15 +136,6 @@ def test_an_end_between_evaluations_is_measured_and_resumed(
 ])  # fmt: skip
 def test_the_last_step(steps: int, fitted: int | None, last: int) -> None:
     assert last_step(steps, fitted) == last
-
-
-def test_lost_lines_of_metrics_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cut_off(config(), tmp_path / "run", 60, monkeypatch)
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    lines = metrics.read_text().splitlines(keepends=True)
-    metrics.write_text("".join(lines[:3] + lines[4:]))
-    with pytest.raises(StoreError, match="lacks 1 of 17 lines up to step 50, and where the train"):
-        trained(config(), tmp_path / "run")
 
 
 def test_a_batch_ends_each_of_its_runs_by_itself(tmp_path: Path, whole: Run) -> None:

@@ -103,10 +103,7 @@ def test_an_exception_at_any_step_loses_nothing(
 
 
 def test_accuracies_need_not_fall_on_logged_steps(
-    tmp_path: Path,
-    finished_run: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, finished_run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every 5 steps a line, every 7 accuracies: weights and common lines stay as they are."""
     config = anchor_interp.preset("tiny", **(SHORT | {"eval_every": 7}))
@@ -122,7 +119,6 @@ def test_accuracies_need_not_fall_on_logged_steps(
         train(config, tmp_path / "cut", device="cpu", threads=1, quiet=True)
     monkeypatch.setattr(loop, "train_step", train_step)
     assert_same_run(train(config, tmp_path / "cut", device="cpu", threads=1, quiet=True), whole)
-    assert "lacks" not in caplog.text  # no line is missing
     steps = [row["step"] for row in whole.metrics]
     assert steps == sorted({*range(0, 41, 5), *range(0, 41, 7)})
     measured = [row["step"] for row in whole.metrics if "id_accuracy" in row]

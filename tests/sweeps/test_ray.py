@@ -198,7 +198,7 @@ def test_runs_are_those_of_training_alone(
 def test_machines_learn_a_users_own_task(
     connected: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a file that only the driver reads; a worker that is kept learns its next version."""
+    """Of a file that all see; a worker that is kept learns its next version."""
     monkeypatch.setattr(registry, "CLASSES", dict(registry.CLASSES))
     file = tmp_path / "mirror_task.py"
     text = Path(own_task.__file__).read_text(encoding="utf-8").replace("reverse", "mirror")
@@ -312,7 +312,7 @@ def order(folder: Path) -> ray_task.Order:
         threads=1,
         log_level=logging.WARNING,
         versions=ray_task.versions(),
-        tasks={},
+        tasks=(),
     )
 
 

@@ -1,7 +1,6 @@
 """The contract of a task: its examples are checked, its class is found by its kind."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -336,14 +335,6 @@ def test_tasks_of_named_files_are_found(own_file: Path, monkeypatch: pytest.Monk
         ConfigError, match=r"cannot import the tasks of echo_task.py .SyntaxError: .* leave it out"
     ):
         from_dict(Task, data)
-
-
-def test_a_worker_takes_copies_of_a_file_from_anywhere(own_file: Path, tmp_path: Path) -> None:
-    for folder in ("first", "second"):
-        (tmp_path / folder).mkdir()
-        copy = Path(shutil.copy(own_file, tmp_path / folder))
-        registry.import_tasks(str(tmp_path / folder / own_file.name), copy)
-        assert Task.among({"kind": "echo"})().about == "Say it again."
 
 
 def test_a_module_that_is_imported_passes_its_tasks_on(own_file: Path) -> None:

@@ -93,77 +93,56 @@ def reporting_one(
 
 
 @contextlib.contextmanager
-def reporting_all(
-    total: int, work: float, *, what: str = "runs", quiet: bool = False
-) -> Iterator["Overall"]:
+def reporting_all(total: int, *, what: str = "runs", quiet: bool = False) -> Iterator["Overall"]:
     """Report the progress of many runs of which a few are under way; see :class:`Overall`."""
     with silence(), _display(quiet=quiet) as display:
-        yield Overall(display, total, work, what)
+        yield Overall(display, total, what)
 
 
 class Overall:
-    """Progress of many runs, whose work is in any unit: ended, under way, the time left."""
+    """Progress of many runs: how many have ended, which are under way, the time left."""
 
-    def __init__(self, display: Bars, total: int, work: float, what: str) -> None:
-        self._display = display
+    def __init__(self, display: Bars, total: int, what: str) -> None:
+        self._display, self._total = display, total
         self._whole = display.add_task(what, total=total, facts="", line=f"# {what}")
-        self._work_left, self._work_done = work, 0.0
-        self._ended = self._failed = 0
+        self._earlier = self._ended = self._failed = 0
         self._began = time.monotonic()
-        self._under_way: dict[str, tuple[TaskID, float]] = {}  # each run's bar and work done
+        self._under_way: dict[str, TaskID] = {}
 
-    def begin(self, ended: int, work: float) -> None:
-        """Count runs that ended earlier; their work costs no time."""
-        self._ended += ended
-        self._work_left -= work
+    def begin(self, ended: int) -> None:
+        """Count runs that ended earlier, which cost no time."""
+        self._earlier = self._ended = ended
         self._show()
 
-    def run(self, name: str, steps: int, work: float) -> Progress:
+    def run(self, name: str, steps: int) -> Progress:
         """What one run reports to."""
-        return Progress(functools.partial(self._update, name, steps, work))
+        return Progress(functools.partial(self._update, name, steps))
 
-    def end(self, name: str, work: float, *, failed: bool = False) -> None:
+    def end(self, name: str, *, failed: bool = False) -> None:
         """Count a run that has ended, well or not."""
-        self._work_done += work - self._forget(name)
+        self.lose(name)
         self._ended += 1
         self._failed += failed
         self._show()
 
     def lose(self, name: str) -> None:
         """Forget a run that is no longer under way and has not ended."""
-        self._work_left += self._forget(name)
+        if name in self._under_way:
+            self._display.remove_task(self._under_way.pop(name))
 
-    def seconds_left(self) -> float | None:
-        """Estimate of the time left; None while unknown."""
-        if self._work_done <= 0:  # also if reported steps are trained again
-            return None
-        rate = self._work_done / (time.monotonic() - self._began)
-        return max(0.0, self._work_left - self._work_done) / rate
-
-    def _update(self, name: str, steps: int, work: float, step: int, facts: Facts) -> None:
-        done = work * step / steps
-        if name not in self._under_way:  # what was done before costs no time
-            self._work_left -= done
-            self._under_way[name] = self._display.add_task(f"  {name}", total=steps, facts=""), done
-        bar, before = self._under_way[name]
-        self._work_done += done - before
-        self._under_way[name] = bar, done
-        self._display.update(bar, completed=step, facts=describe(facts))
-        self._show()
-
-    def _forget(self, name: str) -> float:
-        """Remove a run's bar; returns its work done."""
+    def _update(self, name: str, steps: int, step: int, facts: Facts) -> None:
         if name not in self._under_way:
-            return 0.0
-        bar, done = self._under_way.pop(name)
-        self._display.remove_task(bar)
-        return done
+            self._under_way[name] = self._display.add_task(f"  {name}", total=steps, facts="")
+        self._display.update(self._under_way[name], completed=step, facts=describe(facts))
+        self._show()
 
     def _show(self) -> None:
         failed = f"{self._failed} failed" if self._failed else ""
         under_way = f"{len(self._under_way)} under way" if self._under_way else ""
-        facts, left = _joined(failed, under_way), self.seconds_left()
-        self._display.update(self._whole, completed=self._ended, facts=facts, seconds_left=left)
+        done, left = self._ended - self._earlier, self._total - self._ended
+        seconds = left * (time.monotonic() - self._began) / done if done else None
+        facts = _joined(failed, under_way)
+        self._display.update(self._whole, completed=self._ended, facts=facts, seconds_left=seconds)
 
 
 class _Meter:

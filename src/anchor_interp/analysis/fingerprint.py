@@ -17,11 +17,10 @@ from typing import Any, get_args
 
 import numpy as np
 
-from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.progress import deadline, reporting_one
-from anchor_interp._util.schema import to_dict
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
-from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS, Fingerprint, kept_fingerprint
+from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
 from anchor_interp.analysis.routes import RouteName, route_scores
 from anchor_interp.analysis.sensitivity import order_influence, sensitivity
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
@@ -36,7 +35,6 @@ from anchor_interp.models.complexity import distances, first_query_matrix
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.models.matrices import condensation, measured, stable_rank
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.runs import measurements
 from anchor_interp.runs.config import run_id
 from anchor_interp.runs.evaluation import Training, accuracy, predict, training_accuracy
 from anchor_interp.runs.run import Run, load
@@ -127,23 +125,6 @@ def fingerprint_of(
         numbers |= _of_embedding(model, subject.anchor_task, seed)
     about: dict[str, Any] = {"run_id": None, "step": None, "seed": seed}
     return Fingerprint(**about, **numbers)
-
-
-def keep_fingerprint(run: Run) -> Fingerprint:
-    """The fingerprint of a run's last checkpoint: the kept one, or a new one, which is then kept.
-
-    Raises:
-        StoreError: the run is damaged or cannot be written; LockedError if another process writes
-            it.
-    """
-    if run.path is None:
-        raise StoreError(f"{run.name} has no run folder to keep a fingerprint in")
-    last = run.at(run.steps[-1])
-    numbers = kept_fingerprint(run.path, run_id(run.config), last.step)
-    if numbers is None:
-        numbers = fingerprint(last)
-        measurements.keep(last, FINGERPRINT, to_dict(numbers))
-    return numbers
 
 
 @contextlib.contextmanager

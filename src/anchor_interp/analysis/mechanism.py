@@ -1,5 +1,6 @@
 """The mechanism of a checkpoint in numbers, and the ones that a run keeps. Loads no torch."""
 
+import contextlib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -112,10 +113,9 @@ FINGERPRINT = Measure("fingerprint", "anchor_interp.analysis.fingerprint:fingerp
 """The fingerprint as a measure that a run keeps; its version is the schema of Fingerprint."""
 
 
-def kept_fingerprint(run: Path, run_id: str, step: int) -> Fingerprint | None:
+def kept_fingerprint(run: Path, step: int) -> Fingerprint | None:
     """The fingerprint that a run folder keeps of a checkpoint; None if it has to be measured."""
-    try:
-        numbers = from_dict(Fingerprint, measurements.kept(run, FINGERPRINT, step))
-    except ConfigError:
-        return None
-    return numbers if (numbers.run_id, numbers.step) == (run_id, step) else None
+    with contextlib.suppress(ConfigError):
+        numbers: Fingerprint = from_dict(Fingerprint, measurements.kept(run, FINGERPRINT, step))
+        return numbers
+    return None

@@ -109,7 +109,7 @@ def verdict(
         if given is None:
             identifier, step = run_id(model.config), model.step
             title = f"{path} at step {step}"
-            kept = model.path and kept_fingerprint(model.path, identifier, step)
+            kept = model.path and kept_fingerprint(model.path, step)
             numbers = kept or fingerprint(model, quiet=output.quiet)
             is_done = model.folder.result() is not None and model.evaluation.steps == step
             behaviour = decide(model.evaluation if is_done else model.evaluate(n=200))

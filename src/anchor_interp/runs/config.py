@@ -129,12 +129,6 @@ class TrainConfig:
         """Whether a step has a line of metrics."""
         return not step % self.log_every or not step % self.eval_every or step >= self.steps
 
-    def n_logged(self, step: int) -> int:
-        """How many steps up to this one have a line of metrics; the initialisation counts."""
-        periods = (self.log_every, self.eval_every)
-        n = 1 + sum(step // every for every in periods) - step // math.lcm(*periods)
-        return n + (step == self.steps and all(step % every for every in periods))
-
     def rates(self, step: int) -> tuple[float, float]:
         """Peak learning rate and weight decay of the update after ``step`` updates."""
         if self.branch_step is None or step < self.branch_step:

@@ -231,5 +231,4 @@ def _about(measure: Measure, step: int) -> Row:
 
 
 def _has(entry: Row, about: Row) -> bool:
-    """Whether an entry has these values; an entry without ``column`` is none."""
-    return ({"column": False} | entry).items() >= about.items()
+    return entry.items() >= about.items()

@@ -140,7 +140,6 @@ class Session:
             _LOGGER.info("%s: continuing at step %d of %d", writer.path, step, config.train.steps)
         for row in metrics:
             self._note_fit(row)
-        self._note_missing_metrics(state.step, len(metrics))
         return state
 
     def _note_session(self, step: int, device: torch.device) -> None:
@@ -170,21 +169,6 @@ class Session:
         if is_fitted and self._was_fitted:
             self.fitted_step = row["step"]
         self._was_fitted = is_fitted
-
-    def _note_missing_metrics(self, step: int, present: int) -> None:
-        """Warn if lines up to the checkpoint are gone; StoreError if its end depends on them."""
-        train = self.config.train
-        expected = train.n_logged(step) + (step == self.last_step and not train.is_logged(step))
-        if present >= expected:
-            return
-        lacks = (
-            f"{self.writer.path}/metrics.jsonl lacks {expected - present} of {expected} lines up "
-            f"to step {step}"
-        )
-        if train.until_accuracy is not None:
-            advice = "restore them, or remove the folder and train the run again"
-            raise StoreError(f"{lacks}, and where the training ends depends on them; {advice}")
-        _LOGGER.warning("%s; the training goes on without these points of its curves", lacks)
 
 
 class Probes:

@@ -58,13 +58,6 @@ diverged or undertrained. ``fitted_step`` is where a run met its ``until_accurac
 the wall time of all sessions, a stopped one counted up to its last checkpoint; it is null if the
 clock was set back meanwhile, and the runs of a batch share it. ``result_ns`` and ``fingerprint_ns``
 are when these files were written."""
-ADDED = (
-    "branch_step", "branch_lr", "branch_weight_decay", "weights", "until_accuracy", "fitted_step",
-    *ALONG,
-    "blocks", "memory", "virtual_rule", "exceptions", "commutativity_wrong",
-    *(name for name in MECHANISM if name.endswith("_margin")),
-)  # fmt: skip
-"""Columns that older tables lack."""
 CIRCUMSTANCES = tuple(COLUMNS)[tuple(COLUMNS).index("seconds") :]
 """Columns in which two sweeps with the same results may differ."""
 

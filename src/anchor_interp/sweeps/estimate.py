@@ -82,7 +82,7 @@ def disk_bytes(config: RunConfig) -> int:
     """
     train = config.train
     checkpoints = 1 + math.ceil(train.steps / train.checkpoint_every)
-    lines = 1 + train.n_logged(train.steps)
+    lines = train.steps // train.log_every + train.steps // train.eval_every
     return config.model.n_parameters * (4 * checkpoints + 8) + lines * _LINE_BYTES + _REST_BYTES
 
 

@@ -219,7 +219,7 @@ def read_table(path: str | Path) -> list[TableRow]:
     what_to_do = "; write one with anchor-interp table SWEEP --csv > FILE"
     with raising(StoreError, f"{path} is not a sweep's table: ", what_to_do, of=DAMAGES):
         is_csv = path.suffix == ".csv"
-        rows = from_csv(data.decode()) if is_csv else from_parquet(data, older=True)[0]
+        rows = from_csv(data.decode()) if is_csv else from_parquet(data)[0]
     return list(rows)
 
 

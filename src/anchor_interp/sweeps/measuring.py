@@ -2,14 +2,11 @@
 
 import logging
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from anchor_interp._util.errors import ConfigError, error_of
 from anchor_interp._util.progress import reporting_all
 from anchor_interp._util.schema import shown
-from anchor_interp.analysis.mechanism import FINGERPRINT, kept_fingerprint
 from anchor_interp.runs.measurements import Measure, column_measure, lacking, measure_run
-from anchor_interp.runs.store import RunFolder
 from anchor_interp.sweeps.columns import COLUMNS
 from anchor_interp.sweeps.folder import SweepFolder
 
@@ -33,32 +30,16 @@ def unmeasured(
     """The finished runs, of all or of these names, that lack a value of a measure."""
     states = folder.states(folder.spec().configs() if names is None else names)
     done = [name for name, state in states.items() if state == "done"]
-    return [name for name in done if _lacks(folder.runs / name, measures)]
-
-
-def _lacks(run: Path, measures: Sequence[Measure]) -> bool:
-    """Whether a value is missing, or a kept fingerprint cannot be used."""
-    last = max(RunFolder(run).steps(), default=0)
-    useless = FINGERPRINT in measures and kept_fingerprint(run, run.name, last) is None
-    return useless or bool(lacking(run, measures))
-
-
-def _measure(run: Path, measures: Sequence[Measure]) -> None:
-    measure_run(run, measures)
-    if _lacks(run, measures):  # what is kept cannot be used
-        from anchor_interp.analysis.fingerprint import keep_fingerprint
-        from anchor_interp.runs.run import load
-
-        keep_fingerprint(load(run))
+    return [name for name in done if lacking(folder.runs / name, measures)]
 
 
 def measure_runs(folder: SweepFolder, measures: Sequence[Measure], *, quiet: bool = False) -> int:
     """Take the measurements that finished runs lack; how many runs failed (warnings say why)."""
     todo, failed = unmeasured(folder, measures), 0
-    with reporting_all(len(todo), len(todo), what="measurements", quiet=quiet) as progress:
+    with reporting_all(len(todo), what="measurements", quiet=quiet) as progress:
         for name in todo:
-            if (error := error_of(_measure, folder.runs / name, measures)) is not None:
+            if (error := error_of(measure_run, folder.runs / name, measures)) is not None:
                 failed += 1
                 _LOGGER.warning("%s: %s", name, error)
-            progress.end(name, 1)
+            progress.end(name)
     return failed

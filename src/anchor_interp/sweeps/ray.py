@@ -3,8 +3,7 @@
 Every machine of the cluster sees the driver's folder under the same path: a task trains in the run
 folder itself. The driver keeps as many tasks in flight as the machines have room for; machines may
 join later. The runs of a task that dies with its worker or machine get an error. The machines use
-the driver's copy of this package and of the files of a user's own tasks; PyTorch and the others
-must be installed in the same versions.
+the driver's copy of this package; PyTorch and the others must be installed in the same versions.
 """
 
 import contextlib
@@ -28,6 +27,7 @@ from anchor_interp._util.lock import forget
 from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, shown, to_dict
 from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, drive
+from anchor_interp.tasks.registry import further_tasks
 
 _POLL_SECONDS = 0.5
 _REPORT_SECONDS = 2.0
@@ -113,7 +113,7 @@ class _Cluster:
     """The driver's side of the tasks in flight."""
 
     def __init__(self, ray: Any, engine: RayEngine, folder: Path, probe: Path) -> None:
-        from anchor_interp.sweeps.ray_task import Order, task, task_files, versions  # loads torch
+        from anchor_interp.sweeps.ray_task import Order, task, versions  # loads torch
 
         self.busy: list[_Task] = []
         self._has_warned = False
@@ -122,7 +122,7 @@ class _Cluster:
         if device == "auto":
             device = "cuda" if engine.gpus else "cpu"
         level = _LOGGER.getEffectiveLevel()
-        self._order = Order(folder, probe, device, threads, level, versions(), task_files())
+        self._order = Order(folder, probe, device, threads, level, versions(), further_tasks())
         policy = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
         environment = {"OMP_WAIT_POLICY": policy, "OMP_NUM_THREADS": str(threads)}
         self._work = ray.remote(task).options(

@@ -1,14 +1,12 @@
 """What a task on a Ray cluster is given, does and sends; see :mod:`anchor_interp.sweeps.ray`.
 
-Configurations travel as JSON values, because a machine may lack the module of a user's task: the
-driver sends the files of such tasks along.
+Configurations travel as JSON values, because a machine first has to import a user's own tasks.
 """
 
 import contextlib
 import logging
 import os
 import socket
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from logging.handlers import BufferingHandler
@@ -18,14 +16,12 @@ from typing import Any, no_type_check
 import torch
 
 import anchor_interp
-from anchor_interp._util import files
 from anchor_interp._util.environment import describe_environment
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.sweeps.engine import RunResult
 from anchor_interp.sweeps.worker import do_job, read_job
-from anchor_interp.tasks.registry import further_tasks, import_tasks, is_file
+from anchor_interp.tasks.registry import import_tasks
 
-_MAX_BYTES = 1 << 30  # of a file of tasks
 _LOGGER = logging.getLogger("anchor_interp")
 
 
@@ -40,8 +36,8 @@ class Order:
     threads: int
     log_level: int
     versions: Mapping[str, str]
-    tasks: Mapping[str, bytes | None]
-    """The modules and files of a user's own tasks; see :func:`task_files`."""
+    tasks: tuple[str, ...]
+    """The modules and files of a user's own tasks, which every machine sees."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +63,12 @@ def versions() -> dict[str, str]:
     return {name: text.split("+")[0] for name, text in known.items() if name != "python"}
 
 
-def task_files() -> dict[str, bytes | None]:
-    """The modules and files of further tasks; a file with its contents."""
-    return {
-        name: files.read_bytes(Path(name), limit=_MAX_BYTES) if is_file(name) else None
-        for name in further_tasks()
-    }
-
-
 @no_type_check  # Ray wants a generator function, not one that a checker of shapes has wrapped
 def task(plain_job: Mapping[str, Any], order: Order) -> Iterator[Begun | Ended]:
     """The task that Ray runs: do a job in the driver's folder."""
     _check_machine(order)
-    _import_tasks(order.tasks)
+    for name in order.tasks:  # anew: a worker that is kept from sweep to sweep may know older ones
+        import_tasks(name)
     job = read_job(plain_job)
     yield Begun(socket.gethostname(), os.getpid())
     with _collected(order.log_level) as logged:
@@ -99,17 +88,6 @@ def _check_machine(order: Order) -> None:
     if not os.access(order.probe, os.F_OK):
         text = f"{host} does not see {order.folder} as the driver's machine does"
         raise ConfigError(f"{text}; give a folder that all machines share, such as one on NFS")
-
-
-def _import_tasks(tasks: Mapping[str, bytes | None]) -> None:
-    """Import them anew: a worker that is kept from sweep to sweep may know older ones."""
-    with tempfile.TemporaryDirectory() as folder:
-        for name, contents in tasks.items():
-            copy = None
-            if contents is not None:
-                copy = Path(folder, Path(name).name)
-                copy.write_bytes(contents)
-            import_tasks(name, copy)
 
 
 @contextlib.contextmanager

@@ -80,7 +80,7 @@ def updated_row(row: TableRow, run: Path, state: State, error: str | None) -> Ta
     try:
         read = _result(run, row["run_id"])
         last = last_step(row["steps"], read["fitted_step"])
-        return row | _measured(run, row["run_id"], last) | _along_training(run) | read
+        return row | _measured(run, last) | _along_training(run) | read
     except StoreError as problem:
         return row | {"status": "failed", "error": str(problem)}
     except (LookupError, TypeError, ValueError) as problem:
@@ -115,10 +115,10 @@ def _along_training(run: Path) -> TableRow:
     return {}
 
 
-def _measured(run: Path, run_id: str, step: int) -> TableRow:
+def _measured(run: Path, step: int) -> TableRow:
     """The numbers of the mechanism and a user's own measures, as far as the run keeps them."""
     row: TableRow = dict(kept_columns(run))
-    if (fingerprint := kept_fingerprint(run, run_id, step)) is not None:
+    if (fingerprint := kept_fingerprint(run, step)) is not None:
         row |= {name: getattr(fingerprint, name) for name in MECHANISM}
     return row
 

@@ -59,7 +59,7 @@ def sweep(
     by_run = measures if isinstance(measures, Mapping) else dict.fromkeys(configs, measures)
     wanted = {name: tuple(by_run.get(name, ())) for name in configs}
     todo = Todo(folder, configs, wanted, batch=batch, device=engine.device)
-    with reporting_all(len(configs), todo.work, quiet=quiet) as overall:
+    with reporting_all(len(configs), quiet=quiet) as overall:
         results = engine.run(todo.jobs(), folder.runs, todo.progress)  # refuses bad settings
         folder.extend(plan)
         folder.write_table()

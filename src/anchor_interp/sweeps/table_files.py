@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from anchor_interp.sweeps.columns import ADDED, COLUMNS, Kind, columns_of, with_own
+from anchor_interp.sweeps.columns import COLUMNS, Kind, columns_of, with_own
 from anchor_interp.sweeps.settings import TableRow
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def to_csv(rows: Sequence[TableRow]) -> str:
 
 
 def from_csv(text: str) -> list[TableRow]:
-    """Read the rows of :func:`to_csv`; a column that an older table lacks is empty."""
-    return _rows(_with_added(read_csv(text, COLUMNS)))
+    """Read the rows of :func:`to_csv`."""
+    return _rows(read_csv(text, COLUMNS))
 
 
 def read_csv(text: str, kinds: Mapping[str, Kind]) -> "pyarrow.Table":
@@ -70,8 +70,8 @@ def to_parquet(rows: Sequence[TableRow], *, spec: str = "") -> bytes:
     return bytes(sink.getvalue())
 
 
-def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[TableRow], str]:
-    """Read the rows and the digest of :func:`to_parquet`; ``older`` adds columns lacking in them.
+def from_parquet(data: bytes) -> tuple[list[TableRow], str]:
+    """Read the rows and the digest of :func:`to_parquet`.
 
     One of :data:`DAMAGES` if it is not a table, has another schema or lacks a column.
     """
@@ -83,17 +83,7 @@ def from_parquet(data: bytes, *, older: bool = False) -> tuple[list[TableRow], s
     about = table.schema.metadata or {}
     if about.get(b"schema") != str(SCHEMA).encode():
         raise ValueError(f"schema {about.get(b'schema')!r:.40}, this version reads {SCHEMA}")
-    return _rows(_with_added(table) if older else table), about.get(b"spec", b"").decode()
-
-
-def _with_added(table: "pyarrow.Table") -> "pyarrow.Table":
-    """The table with the columns that older tables lack."""
-    import pyarrow as pa
-
-    for name in ADDED:
-        if name not in table.column_names:
-            table = table.append_column(name, pa.nulls(len(table), COLUMNS[name]))
-    return table
+    return _rows(table), about.get(b"spec", b"").decode()
 
 
 def _rows(table: "pyarrow.Table") -> list[TableRow]:

@@ -39,12 +39,6 @@ class _Run:
     is_kept_alone: bool = False
     """It failed in a batch, perhaps due to another run."""
 
-    @property
-    def work(self) -> float:
-        """Its work, to compare runs: sequences seen times parameters."""
-        train = self.config.train
-        return train.steps * train.batch_size * self.config.model.n_parameters
-
     @functools.cached_property
     def shape(self) -> Hashable:
         """What the runs of a batch have in common."""
@@ -83,27 +77,18 @@ class Todo:
         self._has_warned = False
         self._overall: Overall
 
-    @property
-    def work(self) -> float:
-        """The work of all runs."""
-        return sum(run.work for run in self._runs.values())
-
     def begin(self, overall: Overall) -> None:
         """See which runs have ended."""
         self._overall = overall
         states = self._folder.states(self._runs)
-        ended: list[_Run] = []
         for name, run in self._runs.items():
-            if run.has_ended(states[name], self._folder.runs):
-                ended.append(run)
-            else:
+            if not run.has_ended(states[name], self._folder.runs):
                 self._waiting[name] = run
-        overall.begin(len(ended), sum(run.work for run in ended))
+        overall.begin(len(self._runs) - len(self._waiting))
 
     def progress(self, name: str) -> Progress:
         """What a run reports to."""
-        run = self._runs[name]
-        return self._overall.run(name, run.config.train.steps, run.work)
+        return self._overall.run(name, self._runs[name].config.train.steps)
 
     def jobs(self) -> Iterator[Job | None]:
         """The jobs that are left, each chosen when it is asked for; None means to wait."""
@@ -127,7 +112,7 @@ class Todo:
         run, error = self._running.pop(result.name), result.error
         if error is None:
             self._folder.forget_failure(run.name)
-            self._overall.end(run.name, run.work)
+            self._overall.end(run.name)
         elif isinstance(error, LockedError):
             self._overall.lose(run.name)
             self._elsewhere[run.name] = run
@@ -148,7 +133,7 @@ class Todo:
         except StoreError as problem:  # a run whose error cannot be kept is simply not done
             _LOGGER.warning(problem)
         if is_final:
-            self._overall.end(run.name, run.work, failed=True)
+            self._overall.end(run.name, failed=True)
         else:
             self._retry(run)
 
@@ -194,7 +179,7 @@ class Todo:
             if state == "running":
                 self._elsewhere[run.name] = run
             elif run.has_ended(state, self._folder.runs):
-                self._overall.end(run.name, run.work)
+                self._overall.end(run.name)
             else:
                 chosen.append(run)
         return chosen

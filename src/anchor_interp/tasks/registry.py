@@ -64,14 +64,13 @@ def further_tasks() -> tuple[str, ...]:
     return tuple(dict.fromkeys(given))
 
 
-def import_tasks(name: str, copy: Path | None = None) -> None:
-    """Import a module, or a file (from its ``copy``, if given); ConfigError if that fails."""
+def import_tasks(name: str) -> None:
+    """Import a module or a file; ConfigError if that fails."""
     try:
         if is_file(name):
-            spec = importlib.util.spec_from_file_location(f"_task_{Path(name).stem}", copy or name)
+            spec = importlib.util.spec_from_file_location(f"_task_{Path(name).stem}", name)
             assert spec is not None and spec.loader is not None  # noqa: PT018 (for mypy)
             module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-            module.__file__ = name if copy is None else None  # a kept worker gets further copies
             spec.loader.exec_module(module)
         else:
             importlib.import_module(name)
