@@ -18,7 +18,7 @@ from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis.findings import Findings, gather
 from anchor_interp.cli.main import main
 from anchor_interp.pages import report, style
-from anchor_interp.pages.attention_views import View, attention_view, labels
+from anchor_interp.pages.attention_views import View, example_views
 from anchor_interp.pages.report import render, write_report
 from anchor_interp.pages.report_words import differences, measures, sentence
 from anchor_interp.runs.config import override
@@ -217,12 +217,13 @@ def test_markup_in_names_stays_text(page: Path) -> None:
 
 def test_a_view_holds_the_patterns_and_the_roles(found: Findings) -> None:
     example = found.attention[0]
-    view = attention_view(example, 1, id="place")
+    view = example_views(example, "place")[1]
     props = json.loads(view.call().split("AttentionPattern, ")[1].removesuffix(");"))
-    assert props["tokens"] == labels(example)
-    assert [label.partition("·")[2] for label in props["tokens"]][
-        example.position : example.position + 3
-    ] == ["key", "a1", "a2"]
+    words, roles = zip(
+        *(label.split("·") for label in props["tokens"] if "·" in label), strict=True
+    )
+    assert words == example.words[example.position :][:3]
+    assert roles == ("key", "a1", "a2")
     assert props["attention"] == example.patterns[1, 0].round(4).tolist()
     assert example.patterns.sum(-1) == pytest.approx(1, abs=1e-5)
     assert "</script" not in View("AttentionPattern", "x", {"tokens": ["</script>"]}).call()

@@ -20,7 +20,7 @@ from anchor_interp.analysis.attention import sequence_attention
 from anchor_interp.analysis.findings import gather
 from anchor_interp.cli.main import main
 from anchor_interp.models.complexity import complexity
-from anchor_interp.pages.attention_views import sequence_view
+from anchor_interp.pages.attention_views import example_views
 from anchor_interp.runs.config import override
 from anchor_interp.runs.phase import Phase, decide
 from anchor_interp.runs.presets import preset
@@ -298,7 +298,7 @@ def test_attention_is_shown_in_a_short_example_of_each_tested_split(run: Run) ->
         assert " ".join(example.predicted) == run.config.task.decode(guessed)
         for layer, pattern in enumerate(example.patterns):
             np.testing.assert_allclose(pattern, cache["pattern", layer][0], atol=1e-6)
-    view = sequence_view(found[0], 1, id="one")
+    view = example_views(found[0], "one")[1]
     assert view.props["tokens"] == list(found[0].words)
 
 

@@ -41,6 +41,17 @@ class AttentionExample:
     n_drawn: int
     patterns: Float[np.ndarray, "layer head query key"]
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The text of every token."""
+        return tuple(map(str, self.tokens))
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """``key``, ``a1`` and ``a2`` at their positions, nothing for noise."""
+        named = {0: "key", 1: "a1", 2: "a2"}
+        return tuple(named.get(place - self.position, "") for place in range(len(self.tokens)))
+
 
 @dataclass(frozen=True, eq=False)
 class SequenceAttention:
@@ -55,6 +66,11 @@ class SequenceAttention:
     predicted: tuple[str, ...]
     """What the model predicts in their place, each after the right tokens before it."""
     patterns: Float[np.ndarray, "layer head query key"]
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """None."""
+        return ("",) * len(self.words)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,15 +8,8 @@ from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.analysis.conclusions import ORDER, SIGNIFICANT
 from anchor_interp.analysis.verdict import MEANINGS, RULES, judged
-from anchor_interp.pages.attention_views import sequence_view
-from anchor_interp.pages.page import (
-    Picture,
-    attention_of,
-    draw_picture,
-    fill_page,
-    output_folder,
-    save_pictures,
-)
+from anchor_interp.pages.attention_views import example_views
+from anchor_interp.pages.page import Picture, draw_picture, fill_page, output_folder, save_pictures
 from anchor_interp.pages.pictures import of_analysis
 from anchor_interp.runs.phase import meanings
 
@@ -42,16 +35,16 @@ def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = N
     """The page of an analysis as HTML."""
     drawn = list(of_analysis(analysis)) if pictures is None else pictures
     mechanism, config = analysis.mechanism, analysis.config
-    attention = [] if mechanism is None else attention_of(mechanism.attention, 1)
-    sequences = [
-        (example, [sequence_view(example, layer, id=f"sequence-{i}-{layer}")
-                   for layer in range(len(example.patterns))])
-        for i, example in enumerate(analysis.attention)
-    ]  # fmt: skip
-    shown = [entry.views for entry in attention] + [views for _, views in sequences]
+    attention, sequences = (
+        [(example, example_views(example, f"{kind}-{i}")) for i, example in enumerate(examples)]
+        for kind, examples in (
+            ("view", () if mechanism is None else mechanism.attention),
+            ("sequence", analysis.attention),
+        )
+    )
     return fill_page(
         "analysis.html.jinja",
-        [view for views in shown for view in views],
+        [view for _, views in (*attention, *sequences) for view in views],
         title=f"How the model {analysis.name} works",
         analysis=analysis,
         mechanism=mechanism,

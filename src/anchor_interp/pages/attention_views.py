@@ -101,28 +101,14 @@ def attention_views(
     return AttentionViews(attention, shown)
 
 
-def attention_view(example: "AttentionExample", layer: int, *, id: str) -> View:
-    """Attention of one 0-based layer, head by head: rows attend to columns.
+def example_views(example: "AttentionExample | SequenceAttention", id: str) -> list[View]:
+    """Attention of an example, a view for each layer, head by head: rows attend to columns.
 
-    ``id`` holds letters, digits and hyphens, and is unique in the page.
+    ``id`` holds letters, digits and hyphens, is unique in the page and begins the views' ids.
+    CircuitsVis drops spaces and appends the position to a token.
     """
-    return _view(example.patterns[layer], labels(example), id)
-
-
-def sequence_view(example: "SequenceAttention", layer: int, *, id: str) -> View:
-    """As :func:`attention_view`, of an example of a task without anchors."""
-    return _view(example.patterns[layer], _labelled(example.words, [""] * len(example.words)), id)
-
-
-def labels(example: "AttentionExample") -> list[str]:
-    """The tokens with their roles; CircuitsVis drops spaces and appends the position."""
-    return _labelled([str(token) for token in example.tokens], roles(example))
-
-
-def roles(example: "AttentionExample") -> list[str]:
-    """``key``, ``a1`` and ``a2`` at their positions, nothing for noise."""
-    named = {0: "key", 1: "a1", 2: "a2"}
-    return [named.get(place - example.position, "") for place in range(len(example.tokens))]
+    labels = _labelled(example.words, example.roles)
+    return [_view(heads, labels, f"{id}-{layer}") for layer, heads in enumerate(example.patterns)]
 
 
 def bundle() -> str:

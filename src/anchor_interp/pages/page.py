@@ -18,13 +18,11 @@ from anchor_interp._util.errors import StoreError
 from anchor_interp._util.files import is_there, output_file
 from anchor_interp._util.schema import checked_path
 from anchor_interp.pages import style
-from anchor_interp.pages.attention_views import View, attention_view, bundle, roles
+from anchor_interp.pages.attention_views import View, bundle
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
-
-    from anchor_interp.analysis.attention import AttentionExample
 
 
 @dataclass(frozen=True)
@@ -38,16 +36,6 @@ class Picture:
 
     def __post_init__(self) -> None:
         style.settle(self.figure)
-
-
-@dataclass(frozen=True)
-class Attention:
-    """An example sequence with one CircuitsVis view per layer."""
-
-    example: "AttentionExample"
-    roles: list[str]
-    """The role of every token."""
-    views: list[View]
 
 
 def output_folder(out: str | Path, what: str) -> Path:
@@ -120,18 +108,6 @@ def save_pictures(pictures: Iterable[Picture], folder: Path, prefix: str = "") -
         for picture in pictures
         for ending in ("png", "svg")
     ]
-
-
-def attention_of(examples: Sequence["AttentionExample"], number: int) -> list[Attention]:
-    """The attention views of example sequences; ``number`` makes their ids unique in the page."""
-    shown = []
-    for index, example in enumerate(examples):
-        views = [
-            attention_view(example, layer, id=f"view-{number}-{index}-{layer}")
-            for layer in range(len(example.patterns))
-        ]
-        shown.append(Attention(example, roles(example), views))
-    return shown
 
 
 def _number(value: float | None, form: str) -> str:

@@ -12,8 +12,8 @@ from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.files import output_file, write_output
 from anchor_interp._util.schema import checked_path, to_dict
 from anchor_interp.pages import run_figures, style
+from anchor_interp.pages.attention_views import example_views
 from anchor_interp.pages.page import (
-    attention_of,
     draw_picture,
     file_name,
     fill_page,
@@ -65,7 +65,7 @@ def render(runs: Sequence["Findings"]) -> str:
     tasks = dict.fromkeys(run.config.task for run in runs)
     return fill_page(
         "report.html.jinja",
-        [view for run in shown for entry in run["attention"] for view in entry.views],
+        [view for run in shown for _, views in run["attention"] for view in views],
         title=f"What {runs[0].name} learned" if len(runs) == 1 else "What each model learned",
         runs=shown,
         differences=differences([run.config for run in runs]),
@@ -116,7 +116,10 @@ def _run_content(run: "Findings", number: int, colour: str) -> dict[str, Any]:
         "near": near_lines(run.evaluation),
         "measures": measures(run.evaluation),
         "pictures": {picture.name: draw_picture(picture, f"r{number}") for picture in of_run(run)},
-        "attention": attention_of(run.attention, number),
+        "attention": [
+            (example, example_views(example, f"view-{number}-{index}"))
+            for index, example in enumerate(run.attention)
+        ],
         "matrices": list(matrices),
         "answers": [
             (a.pair, run_figures.top_answers(a), run_figures.known_offsets(run.config, a.pair))
