@@ -3,7 +3,6 @@
 import importlib.util
 import logging
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.runs import tracking as module
 from anchor_interp.runs.config import RunConfig, run_id
-from anchor_interp.runs.run import Run, load
+from anchor_interp.runs.run import Run
 from anchor_interp.runs.tracking import Track
 from anchor_interp.runs.train import train
 
@@ -52,7 +51,7 @@ def _train(config: RunConfig, out: Path, track: Track) -> Run:
 
 def _use(monkeypatch: Patch, tracker: object) -> None:
     monkeypatch.setattr("anchor_interp.runs.train.check_tracker", lambda _track: None)
-    monkeypatch.setattr(module, "_WandB", lambda *_: tracker)
+    monkeypatch.setattr(module, "_TensorBoard", lambda *_: tracker)
 
 
 def test_a_tracker_sees_the_lines_of_metrics(
@@ -60,7 +59,7 @@ def test_a_tracker_sees_the_lines_of_metrics(
 ) -> None:
     recorder = Recorder()
     _use(monkeypatch, recorder)
-    run = _train(short, tmp_path / "run", "wandb")
+    run = _train(short, tmp_path / "run", "tensorboard")
     assert recorder.rows == run.metrics == finished_run.metrics
     assert recorder.closed
     assert run_id(run.config) == run_id(finished_run.config)
@@ -76,19 +75,19 @@ def test_a_failing_tracker_never_stops_a_training(
     recorder = Recorder(fails_at=15)
     _use(monkeypatch, recorder)
     with caplog.at_level(logging.WARNING, "anchor_interp"):
-        run = _train(short, tmp_path / "run", "wandb")
+        run = _train(short, tmp_path / "run", "tensorboard")
     assert run.evaluation == finished_run.evaluation
     assert [row["step"] for row in recorder.rows] == [0, 5, 10]
     assert [r.getMessage() for r in caplog.records] == [
-        "wandb failed and is not used from here on: the server"
+        "tensorboard failed and is not used from here on: the server"
     ]
 
 
 def test_trackers_that_cannot_be_used_are_refused(
     tmp_path: Path, short: RunConfig, monkeypatch: Patch
 ) -> None:
-    misspelt: Any = "wandbb"
-    with pytest.raises(ConfigError, match="did you mean 'wandb'"):
+    misspelt: Any = "tensorbord"
+    with pytest.raises(ConfigError, match="did you mean 'tensorboard'"):
         train(short, tmp_path / "run", track=misspelt)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match=r"pip install 'anchor-interp\[tensorboard\]'"):
@@ -110,42 +109,3 @@ def test_tensorboard_shows_every_step_once(interrupted: Path, short: RunConfig) 
     assert [e.step for e in events.Scalars("train_accuracy")] == [0, 10, 20, 30, 40]
     losses = [row["loss"] for row in run.metrics if "loss" in row]
     assert [e.value for e in events.Scalars("loss")] == pytest.approx(losses, rel=1e-6)
-
-
-@pytest.fixture
-def offline(tmp_path: Path, monkeypatch: Patch) -> Iterator[None]:
-    wandb = pytest.importorskip("wandb")
-    for name in ("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    yield
-    wandb.teardown()
-
-
-@pytest.mark.usefixtures("offline")
-def test_wandb_continues_one_run_and_sends_no_step_twice(
-    interrupted: Path, short: RunConfig, monkeypatch: Patch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    import wandb
-
-    sent: list[tuple[str, int]] = []
-    log = wandb.Run.log
-
-    def observed(run: wandb.Run, data: dict[str, Any], step: int) -> None:
-        sent.append((run.id, step))
-        log(run, data, step=step)
-
-    monkeypatch.setattr(wandb.Run, "log", observed)
-    metrics = (interrupted / "metrics.jsonl").read_bytes()
-    for _session in range(2):
-        _train(short, interrupted, "wandb")
-        assert (interrupted / "metrics.jsonl").read_bytes() == metrics
-        (interrupted / "result.json").unlink()
-        shutil.rmtree(interrupted / "checkpoints/00000040")
-    assert [step for _, step in sent] == STEPS
-    assert len({identifier for identifier, _ in sent}) == 1
-    files = list((interrupted / "wandb").glob("offline-run-*/*.wandb"))
-    assert len(files) == 2
-    assert {path.stem for path in files} == {f"run-{sent[0][0]}"}
-    assert capfd.readouterr().out == ""
-    assert load(interrupted).steps == [0, 10, 20, 30]

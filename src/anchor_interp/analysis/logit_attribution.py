@@ -74,7 +74,8 @@ class Attribution(Readable):
     def _rows(self) -> list[dict[str, Any]]:
         means = self.logits.mean(1)
         if means.shape[1] > _MOST_COLUMNS:  # then how much a component tells answers apart
-            rows = zip(self.components, self.logits.std(2).mean(1), strict=True)
+            spread = self.logits.std(2).mean(1)
+            rows = zip(self.components, spread, strict=True)
             return [{"component": name, "spread_of_answers": value} for name, value in rows]
         return [
             {"component": name, **{f"answer_{i}": logit for i, logit in enumerate(logits)}}

@@ -150,7 +150,8 @@ def evaluate(
 
 def facts(run: "Run", evaluation: Evaluation) -> dict[str, Any]:
     """A run with its measurements, as JSON values."""
-    known = {"run": run.name, "run_id": run_id(run.config), **to_dict(decide(evaluation))}
+    decision = decide(evaluation)
+    known = {"run": run.name, "run_id": run_id(run.config), **to_dict(decision)}
     return {**known, **to_dict(evaluation), "config": to_dict(run.config)}
 
 

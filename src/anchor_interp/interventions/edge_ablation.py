@@ -261,11 +261,12 @@ def run_ablated(
 
 def _aligned(sequences: Inputs) -> Examples:
     """Examples; ConfigError if a position does not mean the same in all."""
-    examples, what = as_examples(sequences), "examples are answered"
-    where, one = examples.at, "examples[examples.at == {}]"
+    examples = as_examples(sequences)
     if isinstance(sequences, Sequences):
-        where, what = sequences.position, "sequences have the key"
-        one = "sequences[sequences.position == {}]"
+        where, what, name = sequences.position, "sequences have the key", "sequences.position"
+    else:
+        where, what, name = examples.at, "examples are answered", "examples.at"
     if (n := len(np.unique(where))) > 1:
-        raise ConfigError(f"the {what} at {n} positions; take those of one: {one.format(where[0])}")
+        one = f"{what.split()[0]}[{name} == {where[0]}]"
+        raise ConfigError(f"the {what} at {n} positions; take those of one: {one}")
     return examples

@@ -115,4 +115,5 @@ def _picked(values: Tensor, answers: np.ndarray) -> Tensor:
     if len(answers) != len(values):
         raise ConfigError(f"the metric is of {len(answers)} examples, {len(values)} are patched")
     check_answers(answers, values.shape[-1])
-    return values.gather(1, torch.from_numpy(answers).to(values.device)[:, None])[:, 0]
+    index = torch.from_numpy(answers).to(values.device)
+    return values.gather(1, index[:, None])[:, 0]

@@ -82,7 +82,8 @@ def replaced_run(
         for hook in dict.fromkeys(each.hook for each in replacements):
             edits[hook] = _replace([each for each in replacements if each.hook == hook], part)
         with hooked(model, edits):
-            logits.append(answer_logits(model, rows[part], None if at is None else at[part]))
+            here = None if at is None else at[part]
+            logits.append(answer_logits(model, rows[part], here))
         passes.append(recorded)
     return torch.cat(logits), {hook: torch.cat([p[hook] for p in passes]) for hook in hooks}
 

@@ -129,7 +129,8 @@ class _Cached:
         self._model, self._lengths = model, lengths
         self._keys: list[Float[Tensor, "n head pos d_head"]] = []
         self._values: list[Float[Tensor, "n head pos d_head"]] = []
-        x = F.embedding(tokens, model.embed.W_E) + model.pos_embed.W_pos[: tokens.shape[1]]
+        n_pos = tokens.shape[1]
+        x = F.embedding(tokens, model.embed.W_E) + model.pos_embed.W_pos[:n_pos]
         for block in model.blocks:
             qkv = forward.project_qkv(model, block, x)
             _, k, v = forward.split_qkv(model, qkv)
@@ -146,7 +147,8 @@ class _Cached:
         known = torch.arange(n_pos, device=tokens.device) <= position[:, None]
         x = model.embed.W_E[tokens] + model.pos_embed.W_pos[position]
         for block, keys, values in zip(model.blocks, self._keys, self._values, strict=True):
-            q, k, v = forward.split_qkv(model, forward.project_qkv(model, block, x[:, None]))
+            qkv = forward.project_qkv(model, block, x[:, None])
+            q, k, v = forward.split_qkv(model, qkv)
             keys[row, :, position], values[row, :, position] = k[:, :, 0], v[:, :, 0]
             scale = 1 / block.attn.attn_scale
             z = F.scaled_dot_product_attention(

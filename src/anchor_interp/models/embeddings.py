@@ -111,7 +111,8 @@ def embedding_structure(
     if initial is not None and initial.shape != rows.shape:
         given, fitting = tuple(initial.shape), tuple(rows.shape)
         raise ConfigError(f"the initial embedding has shape {given}; expected {fitting}")
-    left, singular, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
+    centred = vectors - vectors.mean(0)
+    left, singular, _ = np.linalg.svd(centred, full_matrices=False)
     eigenvalues = singular[: len(vectors) - 1] ** 2 / (len(vectors) - 1)
     kept = min(COMPONENTS, len(eigenvalues))
     order = np.arange(len(vectors)) - (len(vectors) - 1) / 2

@@ -50,7 +50,8 @@ def check_weights(model: nn.Module) -> None:
     Logits do not always tell: TransformerLens takes attention that is NaN as 0.
     """
     for name, weight in placed(model):
-        own = isinstance(weight, nn.Parameter)  # a mask's buffer holds -inf
-        if own and (wrong := int((~torch.isfinite(weight)).sum())):
+        if not isinstance(weight, nn.Parameter):  # a mask's buffer holds -inf
+            continue
+        if wrong := int((~torch.isfinite(weight)).sum()):
             text = f"{name} holds {wrong:,} of {weight.numel():,} values that are not finite"
             raise ConfigError(f"{text}; expected finite weights: {_ADVICE}")

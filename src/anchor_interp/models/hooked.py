@@ -94,7 +94,8 @@ class HookedTransformerConfig(_Settings):
                 text = f"{name} is {given[name]!r}; with TransformerLens 4 expected {expected}"
                 other = "install transformer-lens<4, or open the model as a TransformerBridge"
                 raise ConfigError(f"{text}: {other}")
-        ignored = _WITHOUT_INFLUENCE | set(_ONLY) - {field.name for field in fields(_Settings)}
+        own = {field.name for field in fields(_Settings)}
+        ignored = _WITHOUT_INFLUENCE | set(_ONLY) - own
         super().__init__(**{name: value for name, value in given.items() if name not in ignored})
         self.n_heads = self.d_model // self.d_head if self.n_heads == -1 else self.n_heads
         self.d_mlp = 4 * self.d_model if self.d_mlp is None else self.d_mlp

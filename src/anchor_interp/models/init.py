@@ -103,4 +103,5 @@ def _uniform(shape: torch.Size, generator: torch.Generator) -> Tensor:
 
 def _input_width(kind: str, model: ModelConfig) -> int:
     """Input width of a matrix W_x, or of the matrix that a bias b_x belongs to."""
-    return {"O": model.n_heads * model.d_head, "out": model.d_mlp}.get(kind[2:], model.d_model)
+    widths = {"O": model.n_heads * model.d_head, "out": model.d_mlp}
+    return widths.get(kind[2:], model.d_model)

@@ -113,5 +113,6 @@ def _new(values: Int64[np.ndarray, "pair function key"], index: int) -> bool:
 def _offset(differences: np.ndarray) -> str:
     """``: x - 7`` for a shift of the key, else nothing."""
     shift = int(differences[0])
-    same = (differences == shift).all()
-    return f": x {'-' if shift < 0 else '+'} {abs(shift)}" if same else ""
+    if (differences != shift).any():
+        return ""
+    return f": x {'-' if shift < 0 else '+'} {abs(shift)}"

@@ -46,7 +46,7 @@ def train(
         device: ``auto`` (a CUDA GPU if there is one), ``cpu``, ``cuda``, ``cuda:1``, ...
         threads: CPU threads of this process. If None, one for a model narrower than 256, which
             gains nothing from more (``docs/performance.md``), and PyTorch's setting for others.
-        track: also show the metrics in ``tensorboard`` or ``wandb``, which never stops the run
+        track: also show the metrics in ``tensorboard``, which never stops the run
             (:mod:`anchor_interp.runs.tracking`).
 
     Raises:

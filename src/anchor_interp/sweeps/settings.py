@@ -81,7 +81,8 @@ def settings_of(rows: Sequence[TableRow]) -> list[str]:
     columns = dict.fromkeys(name for row in rows for name in row)
     own = [name for name in columns if name.startswith(OWN) and name != ANCHORS]
     common = [name for name in own if all(row.get(name) is not None for row in rows)]
-    ordered = dict.fromkeys((*common, *filter(columns.__contains__, _SETTINGS), *own))
+    known = [name for name in _SETTINGS if name in columns]
+    ordered = dict.fromkeys((*common, *known, *own))
     return [name for name in ordered if all(isinstance(row.get(name), Value) for row in rows)]
 
 

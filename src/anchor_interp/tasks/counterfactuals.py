@@ -40,7 +40,8 @@ def replace_keys(
 ) -> UInt8[np.ndarray, "n length"]:
     """The same tokens with another key in every sequence, drawn uniformly."""
     n_keys = len(task.keys)
-    steps = 1 + below(random_bits(len(sequences), seed=seed, stream="other-key"), n_keys - 1)
+    bits = random_bits(len(sequences), seed=seed, stream="other-key")
+    steps = 1 + below(bits, n_keys - 1)
     other = task.key_min + (sequences.key.astype(np.int64) - task.key_min + steps) % n_keys
     return _with_token(sequences, "key", other)
 

@@ -102,4 +102,5 @@ def shuffled_rows(n: int, size: int, *, seed: int, stream: str) -> Int64[np.ndar
     """N rows of a set of ``size``: all of it in random order, then all in another, and so on."""
     rounds = range(-(-n // size))
     bits = (random_bits(size, seed=seed, stream=f"{stream}/{number}") for number in rounds)
-    return np.concatenate([np.empty(0, np.int64), *(one.argsort() for one in bits)])[:n]
+    orders = [np.empty(0, np.int64), *(one.argsort() for one in bits)]
+    return np.concatenate(orders)[:n]

@@ -115,7 +115,8 @@ class Prontoqa(Task):
         tokens = np.zeros(inside.shape, np.uint8)
         tokens[inside] = slots[there]
         n_prompt = 6 * (4 * (self.hops + 2) - 2) + 5 + 8  # rules of both chains, fact, question
-        return Dataset(tokens, inside & (place >= there[:, :n_prompt].sum(1)[:, None]), lengths)
+        starts = there[:, :n_prompt].sum(1)
+        return Dataset(tokens, inside & (place >= starts[:, None]), lengths)
 
     def score(self, examples: Dataset, answers: Sequence[Sequence[int]]) -> Bool[np.ndarray, " n"]:
         """Whether the judgement is right, the last word before the end, whatever the proof."""
@@ -247,7 +248,8 @@ class _Drawn:
             rule = (_EVERY, chain[row, last], _IS, denied, asked, _STOP)
             conclusion = _sentence(*rule, person, _IS, denied, asked, _STOP)
             parts += [fact, _where(taken, steps), conclusion]
-        parts.append(_sentence(np.where(self.asks_negated == negated, _TRUE, _FALSE), _END))
+        judgement = np.where(self.asks_negated == negated, _TRUE, _FALSE)
+        parts.append(_sentence(judgement, _END))
         flat = [rearrange(part, "n ... -> n (...)") for part in parts]
         return np.concatenate(flat, axis=1).astype(np.int8)
 

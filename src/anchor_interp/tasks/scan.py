@@ -89,7 +89,8 @@ class Scan(Task):
 
     def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         """N commands with their actions: the whole set in random order, then in another order."""
-        return _all_examples().rows(drawn_rows(_rows(self), split, n, seed=seed, stream="scan"))
+        chosen = drawn_rows(_rows(self), split, n, seed=seed, stream="scan")
+        return _all_examples().rows(chosen)
 
     def aspects(self, examples: Dataset) -> Mapping[str, Sequence[str | int]]:
         """The number of actions, and what the command is built of (:func:`construction`)."""

@@ -298,7 +298,8 @@ def _task_of(task: "AnchorTask") -> dict[str, str | int]:
 
 def _counters(task: "AnchorTask", start: int, stop: int) -> UInt64[np.ndarray, " n"]:
     """The first counter of each sequence: one for its pair and cell, then one per two positions."""
-    return np.arange(start, stop, dtype=np.uint64) * np.uint64(1 + (task.length + 1) // 2)
+    per_sequence = np.uint64(1 + (task.length + 1) // 2)
+    return np.arange(start, stop, dtype=np.uint64) * per_sequence
 
 
 def _noise(
