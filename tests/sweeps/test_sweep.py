@@ -504,9 +504,7 @@ def test_a_table_as_text(small: SweepFolder, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(to_csv(found))
     assert read_table(tmp_path / "table.csv") == found
     (tmp_path / "table.csv").write_text(to_csv(found).replace("gamma,", "gama,", 1))
-    with pytest.raises(
-        StoreError, match=r"table.csv is not .*: it lacks 1 of \d+ columns, first gamma"
-    ):
+    with pytest.raises(StoreError, match=r'table.csv is not .* "gamma" does not exist'):
         read_table(tmp_path / "table.csv")
     with pytest.raises(ConfigError, match=r"is not a sweep folder, a .parquet or a .csv file"):
         read_table(tmp_path / "table.txt")

@@ -170,9 +170,9 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 def check_name(name: Any, known: Iterable[str], what: str) -> None:
     """ConfigError if ``no preset``, say, has this name: with the nearest one and all of them."""
     names = list(known)
+    listed = ", ".join(each or "''" for each in names) or "none"
     if name not in names:
         close = suggestion(str(name), names)
-        listed = ", ".join(each or "''" for each in names) or "none"
         raise ConfigError(f"{what} is called {shown(name)}{close}; known: {listed}")
 
 

@@ -263,10 +263,11 @@ def _aligned(sequences: Inputs) -> Examples:
     """Examples; ConfigError if a position does not mean the same in all."""
     examples = as_examples(sequences)
     if isinstance(sequences, Sequences):
-        where, what, name = sequences.position, "sequences have the key", "sequences.position"
+        where, what = sequences.position, "sequences have the key"
+        one = "sequences[sequences.position == {}]"
     else:
-        where, what, name = examples.at, "examples are answered", "examples.at"
+        where, what = examples.at, "examples are answered"
+        one = "examples[examples.at == {}]"
     if (n := len(np.unique(where))) > 1:
-        one = f"{what.split()[0]}[{name} == {where[0]}]"
-        raise ConfigError(f"the {what} at {n} positions; take those of one: {one}")
+        raise ConfigError(f"the {what} at {n} positions; take those of one: {one.format(where[0])}")
     return examples

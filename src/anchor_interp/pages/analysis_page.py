@@ -35,16 +35,14 @@ def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = N
     """The page of an analysis as HTML."""
     drawn = list(of_analysis(analysis)) if pictures is None else pictures
     mechanism, config = analysis.mechanism, analysis.config
-    attention, sequences = (
-        [(example, example_views(example, f"{kind}-{i}")) for i, example in enumerate(examples)]
-        for kind, examples in (
-            ("view", () if mechanism is None else mechanism.attention),
-            ("sequence", analysis.attention),
-        )
-    )
+    examples = () if mechanism is None else mechanism.attention
+    attention = [(each, example_views(each, f"view-{i}")) for i, each in enumerate(examples)]
+    sequences = [
+        (each, example_views(each, f"sequence-{i}")) for i, each in enumerate(analysis.attention)
+    ]
     return fill_page(
         "analysis.html.jinja",
-        [view for _, views in (*attention, *sequences) for view in views],
+        [view for _, views in [*attention, *sequences] for view in views],
         title=f"How the model {analysis.name} works",
         analysis=analysis,
         mechanism=mechanism,
