@@ -100,7 +100,7 @@ sweep_faults = PYTHONPATH=tests/helpers:experiments $(BIN)/python tests/robustne
 claims = $(BIN)/python -m experiments.papers --tables experiments/tables/tiny --json
 # not in EVIDENCE: it needs RELEASED_CODE=PATH, a checkout of the papers' released code
 released_code = $(train_step) --released-code "$(RELEASED_CODE)"
-# nor these three: they need RUNS=PATH, a folder of run folders, and the first one the extra devinterp
+# nor these four: they need RUNS=PATH, a folder of run folders, and the first one the extra devinterp
 learning_coefficient = $(BIN)/python experiments/learning_coefficient.py --runs "$(RUNS)"
 cells = $(BIN)/python experiments/cells.py --runs "$(RUNS)"
 nearby = $(BIN)/python experiments/nearby.py --runs "$(RUNS)"

@@ -47,13 +47,13 @@ this; *now* is the phase of the new weights, if it is another one.
 def measure(run: Run) -> Row:
     """Routes, circuits and answers of one run."""
     task, found = run.config.anchor_task, answer_map(run)
-    scores = route_scores(run.model, task)
+    scores, by_rule = route_scores(run.model, task), found.shares[..., 0].mean((1, 2))
     seen, unseen = _circuit(run, task.seen), _circuit(run, found.pairs)
     return {
         "phase": run.phase,
         "routes": {name: getattr(scores, name) for name in ROUTES},
         "seen": seen, "unseen": unseen, "shared": len({*seen["edges"]} & {*unseen["edges"]}),
-        "rule": dict(zip(map(str, found.pairs), found.shares[..., 0].mean((1, 2)).tolist(), strict=True)),
+        "rule": dict(zip(map(str, found.pairs), by_rule.tolist(), strict=True)),
         "answers": found.sentence,
     }  # fmt: skip
 
