@@ -17,6 +17,7 @@ CLAIMS = {claim.name for claim in LEDGER.claims if claim.section == "control_7"}
 STEPS = {"tiny": 1_500, "small": 6_000}  # of PrOntoQA
 TASKS = {"addition": ("addition-100", "addition-100-random")}
 RISING = (10.0, 24.0, 10.0, 2.0)  # epochs that a large initialisation needs, by size
+BOTH = ((0.5, 0.01), (0.8, 0.1))  # the corners of COGS
 FLAT = (2.5, 1.5, 1.5, 2.5)
 
 
@@ -78,6 +79,9 @@ def test_every_claim_can_be_supported_and_not_supported(scale: str) -> None:
             for again, row in itertools.product(range(4), tables["addition"])
         ]
         tables["scan-fitted"] = scan_fitted(tables["scan"])
+        tables["cogs-fitted"] = [
+            row for row in tables["cogs"] if (row["gamma"], row["weight_decay"]) in BOTH
+        ]
         found = judge(LEDGER, tables)
         said = {name: found[name].verdict for name in CLAIMS}
         against = {"not supported", "reversed"} if expected != "supported" else {"supported"}
