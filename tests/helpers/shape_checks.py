@@ -3,21 +3,17 @@
 It checks shapes only. mypy checks the other annotations, and the package's own errors, which tests
 look at, refuse values of another type.
 
-Importing this module keeps jaxtyping from wrapping functions: its wrapper binds the arguments of
-every call and checks them twice, a fifth of the time of a short training. Here those with a shape
-are checked once. Dataclasses and generators are jaxtyping's.
+Importing this module keeps jaxtyping from wrapping functions without a shape. The wrapper binds the
+arguments of every call, a fifth of the time of an analysis.
 """
 
-import contextlib
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, get_args
 
 import jaxtyping
 from beartype import beartype
-from beartype.roar import BeartypeCallHintViolation
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,39 +31,11 @@ def where_shaped(*, typechecker: Any) -> Callable[[F], F]:
     def decorate(item: F) -> F:
         if not _mentions_shape(item):
             return item
-        if inspect.isclass(item) or inspect.isgeneratorfunction(item):
-            wrapped: Any = _jaxtyped(item, typechecker=typechecker)
-            return wrapped
-        return _checked(item)
+        wrapped: Any = _jaxtyped(item, typechecker=typechecker)
+        found: F = wrapped
+        return found
 
     return decorate
-
-
-def _checked(function: F) -> F:
-    annotations = function.__annotations__
-    function.__annotations__ = {name: _read(hint, function) for name, hint in annotations.items()}
-    checked = shapes(function)
-    function.__annotations__ = annotations
-
-    @functools.wraps(function)
-    def wrapped(*args: Any, **options: Any) -> Any:
-        if jaxtyping.config.jaxtyping_disable:
-            return function(*args, **options)
-        try:
-            with _jaxtyped("context"):
-                return checked(*args, **options)
-        except BeartypeCallHintViolation as error:
-            raise jaxtyping.TypeCheckError(str(error)) from None
-
-    found: Any = wrapped
-    return found
-
-
-def _read(hint: Any, function: Any) -> Any:
-    """An annotation in quotes as what it names, if that is there already."""
-    with contextlib.suppress(NameError):
-        return eval(hint, function.__globals__) if isinstance(hint, str) else hint
-    return Any
 
 
 def _mentions_shape(item: Any) -> bool:
