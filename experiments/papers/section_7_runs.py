@@ -122,7 +122,7 @@ def cogs_fitted(scale: str) -> Sweep:
     corners = CORNERS["cogs"]
     start = corners.sweep(scale).grids[0].start
     start = override(start, n_sequences=corners.sizes_at(scale)[-1])
-    steps = 8_000 if scale == "tiny" else 4 * start.train.steps
+    steps = 8_000 if scale == "tiny" else start.train.steps
     start = override(start, until_accuracy=0.99, eval_every=250, steps=steps)
     both = {"gamma": corners.gammas, "weight_decay": corners.decays}
     return Sweep((Grid(start, together=(both,), seeds=tuple(range(1050, 1055))),))
