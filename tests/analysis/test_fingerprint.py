@@ -16,7 +16,7 @@ from small_models import FEW_KEYS, small_exact
 
 import anchor_interp as ai
 from anchor_interp._util import progress
-from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.analysis.fingerprint import fingerprint, fingerprint_model, seen_pairs_only
 from anchor_interp.analysis.mechanism import (
@@ -273,6 +273,10 @@ def test_a_run_keeps_the_fingerprint_of_its_checkpoint(finished_run: Run, tmp_pa
     kept = kept_fingerprint(run.folder.path, run.step)
     assert kept == fingerprint(run)
     assert kept_fingerprint(run.folder.path, run.step - 1) is None  # of another checkpoint
+    file = run.folder.path / "measurements.json"
+    file.write_text(file.read_text().replace('"noise_share"', '"lost"'))
+    with pytest.raises(StoreError, match=r"measurements\.json holds a damaged fingerprint; remove"):
+        kept_fingerprint(run.folder.path, run.step)
 
 
 def test_the_table_of_a_sweep_has_fingerprints_if_asked(

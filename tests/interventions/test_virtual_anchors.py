@@ -44,9 +44,12 @@ def test_a_composed_state_goes_on_as_in_a_whole_pass(layout: Normalization) -> N
     task, model = ai.TASKS["complexity-control"], random_model(layout)
     known, parts = [(1, 1), (1, 2), (2, 1), (2, 2)], {(1, 2): 1, (2, 1): 1, (2, 2): -1}
     fast = module._States(model, task, known, 7, 0)
-    model.add_hook("hook_embed", lambda tensor, hook: tensor)
+    model.add_hook("hook_embed", lambda tensor, hook: tensor)  # noqa: ARG005
     slow = module._States(model, task, known, 7, 0)
     assert (fast._fast, slow._fast) == (True, False)
+    other = random_model(layout)
+    other.register_forward_hook(lambda *_: None)
+    assert not module._States(other, task, known, 7, 0)._fast
     for hook in fast.hooks:
         torch.testing.assert_close(fast.composed(hook, parts), slow.composed(hook, parts))
 

@@ -1,6 +1,7 @@
 """A run that trains until it is fitted ends at the right step, whatever interrupts it."""
 
 import itertools
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from short import SHORT
 
 import anchor_interp
-from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.runs import loop
 from anchor_interp.runs.config import RunConfig, last_step, override, run_id, total_decay
 from anchor_interp.runs.distributed import processes
@@ -136,6 +137,17 @@ def test_an_end_between_evaluations_is_measured_and_resumed(
 ])  # fmt: skip
 def test_the_last_step(steps: int, fitted: int | None, last: int) -> None:
     assert last_step(steps, fitted) == last
+
+
+def test_lost_evaluations_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_off(config(), tmp_path / "run", 60, monkeypatch)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if json.loads(line)["step"] != config().train.eval_every]
+    metrics.write_text("".join(kept))
+    lacks = f"lacks the accuracies of step {config().train.eval_every}, and where the training ends"
+    with pytest.raises(StoreError, match=lacks):
+        trained(config(), tmp_path / "run")
 
 
 def test_a_batch_ends_each_of_its_runs_by_itself(tmp_path: Path, whole: Run) -> None:

@@ -326,6 +326,9 @@ def test_a_machine_with_other_versions_or_without_the_folder_is_refused(
     unseen = replace(order(tmp_path), probe=tmp_path / ".seen-elsewhere")
     with pytest.raises(ConfigError, match=r"does not see .* as the driver's machine does; give a"):
         list(ray_task.task(job, unseen))
+    lost = replace(order(tmp_path), tasks=(str(tmp_path / "mine.py"),))
+    with pytest.raises(ConfigError, match=r"does not see .*mine\.py, a file with tasks; put it"):
+        list(ray_task.task(job, lost))
     assert not (tmp_path / "run").exists()
 
 

@@ -504,7 +504,7 @@ def test_a_table_as_text(small: SweepFolder, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(to_csv(found))
     assert read_table(tmp_path / "table.csv") == found
     (tmp_path / "table.csv").write_text(to_csv(found).replace("gamma,", "gama,", 1))
-    with pytest.raises(StoreError, match=r'table.csv is not .* "gamma" does not exist'):
+    with pytest.raises(StoreError, match=r"table.csv is not .* lacks the column gamma"):
         read_table(tmp_path / "table.csv")
     with pytest.raises(ConfigError, match=r"is not a sweep folder, a .parquet or a .csv file"):
         read_table(tmp_path / "table.txt")
@@ -523,7 +523,7 @@ def test_a_table_with_other_columns_is_refused_and_made_anew_in_its_sweep(
     pq.write_table(whole.drop_columns(["memory", "branch_lr", "weights"]), path)
     assert copy.write_table() == found == read_table(path)
     for table, message in (
-        (whole.drop_columns(["lr"]), "columns, first lr"),
+        (whole.drop_columns(["lr"]), "lacks the column lr"),
         (whole.append_column("lr", whole["lr"]), '"lr" exists 2 times'),
         (whole.set_column(0, "run_id", pa.nulls(4, pa.list_(pa.int64()))), "list"),
     ):

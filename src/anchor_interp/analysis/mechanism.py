@@ -1,11 +1,10 @@
 """The mechanism of a checkpoint in numbers, and the ones that a run keeps. Loads no torch."""
 
-import contextlib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.errors import StoreError, raising
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import check_fields, from_dict
 from anchor_interp.runs import measurements
@@ -115,7 +114,8 @@ FINGERPRINT = Measure("fingerprint", "anchor_interp.analysis.fingerprint:fingerp
 
 def kept_fingerprint(run: Path, step: int) -> Fingerprint | None:
     """The fingerprint that a run folder keeps of a checkpoint; None if it has to be measured."""
-    with contextlib.suppress(ConfigError):
-        numbers: Fingerprint = from_dict(Fingerprint, measurements.kept(run, FINGERPRINT, step))
-        return numbers
-    return None
+    if (numbers := measurements.kept(run, FINGERPRINT, step)) is None:
+        return None
+    wrong = f"{run}/measurements.json holds a damaged fingerprint; remove that file ("
+    with raising(StoreError, wrong, ")"):
+        return from_dict(Fingerprint, numbers)

@@ -140,7 +140,20 @@ class Session:
             _LOGGER.info("%s: continuing at step %d of %d", writer.path, step, config.train.steps)
         for row in metrics:
             self._note_fit(row)
+        self._check_evaluations(state.step, metrics)
         return state
+
+    def _check_evaluations(self, step: int, metrics: Sequence[Row]) -> None:
+        """StoreError if the training's end depends on evaluations that are gone."""
+        every = self.config.train.eval_every
+        there = {row["step"] for row in metrics if "train_accuracy" in row}
+        lost = sorted(set(range(0, step + 1, every)) - there)
+        if lost and self.config.train.until_accuracy is not None:
+            raise StoreError(
+                f"{self.writer.path}/metrics.jsonl lacks the accuracies of step {lost[0]}, and "
+                "where the training ends depends on them; restore them, or remove the folder and "
+                "train the run again"
+            )
 
     def _note_session(self, step: int, device: torch.device) -> None:
         """Start an entry of the provenance; StoreError if the task's data have changed since."""

@@ -139,9 +139,10 @@ def shuffles(strata: Sequence[Stratum], *, seed: int = 0) -> Iterator[Any]:
     for stratum in strata:
         places = np.array([names[cluster] for cluster in stratum.clusters])
         in_order = np.argsort(places, kind="stable")  # the same place in every stratum
-        kind: Any = "stable" if len(set(places)) < len(places) else None  # the faster, without ties
+        has_ties, is_ordered = len(set(places)) < len(places), (np.diff(in_order) > 0).all()
+        kind: Any = "stable" if has_ties else None  # None is faster
         shuffled = in_order[np.argsort(keys[:, places[in_order]], axis=1, kind=kind)]
-        yield shuffled[:, np.argsort(in_order)] if (np.diff(in_order) < 0).any() else shuffled
+        yield shuffled if is_ordered else shuffled[:, np.argsort(in_order)]
 
 
 def _basis(columns: Floats) -> Floats:

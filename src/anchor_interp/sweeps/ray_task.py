@@ -20,7 +20,7 @@ from anchor_interp._util.environment import describe_environment
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.sweeps.engine import RunResult
 from anchor_interp.sweeps.worker import do_job, read_job
-from anchor_interp.tasks.registry import import_tasks
+from anchor_interp.tasks.registry import import_tasks, is_file
 
 _LOGGER = logging.getLogger("anchor_interp")
 
@@ -88,6 +88,10 @@ def _check_machine(order: Order) -> None:
     if not os.access(order.probe, os.F_OK):
         text = f"{host} does not see {order.folder} as the driver's machine does"
         raise ConfigError(f"{text}; give a folder that all machines share, such as one on NFS")
+    for name in order.tasks:
+        if is_file(name) and not os.access(name, os.F_OK):
+            text = f"{host} does not see {name}, a file with tasks"
+            raise ConfigError(f"{text}; put it where all machines see it")
 
 
 @contextlib.contextmanager

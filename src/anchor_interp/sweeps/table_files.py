@@ -93,6 +93,8 @@ def _rows(table: "pyarrow.Table") -> list[TableRow]:
     kinds: dict[Any, Kind] = {pa.type_for_alias(kind): kind for kind in get_args(Kind)}
     own = {f.name: kinds.get(f.type, "string") for f in table.schema if f.name not in COLUMNS}
     schema = _schema(with_own(own))
+    if missing := [name for name in schema.names if name not in table.column_names]:
+        raise ValueError(f"it lacks the column {missing[0]}")
     rows: list[TableRow] = table.select(schema.names).cast(schema).to_pylist()
     return rows
 
