@@ -1,7 +1,8 @@
 """Which property of a key or a position decides where a mixture follows the rule?
 
-``python experiments/nearby.py --runs FOLDER > docs/evidence/nearby.json`` takes the fitted runs of
-``papers/verdict_runs.py`` whose accuracy on unseen pairs is 0.1 to 0.9.
+``python experiments/nearby.py --runs FOLDER > docs/evidence/nearby.json`` takes every run
+folder in FOLDER that is neither memorizing nor undertrained and whose accuracy on unseen pairs is
+0.1 to 0.9. The page's runs are those of ``papers/verdict_runs.py``.
 """
 
 import argparse
@@ -23,7 +24,8 @@ in {} mixtures of random settings whose weights were kept: median and range over
 
 {}
 Neither the split nor how often a key was trained at a position decides. Keys that are near in the
-embedding go together a little, keys near as numbers do not; the smallest follow the rule least.
+embedding go together a little. Keys that are near as numbers on the whole do not, though in single
+runs they do entirely; the smallest follow the rule least.
 """
 TITLES = {
     "held_out": "rule's share where the key is test data at its position, less that elsewhere",
