@@ -3,7 +3,6 @@
 import csv
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from anchor_interp._util.errors import ConfigError
 from measured import table
@@ -100,7 +99,7 @@ def registered_table(_: Ledger) -> str:
     lines = [
         [
             f"[`{name}`]({place})" if (place := JUDGED_AS.get(name)) else f"`{name}`",
-            f"{said['sentence']}<br>*{said['figure']}*" + _note(name, said),
+            "<br>".join(filter(None, (said["sentence"], f"*{said['figure']}*", said.get("note")))),
             said["predictor"],
             said["statistic"],
             said["stratum"],
@@ -113,11 +112,6 @@ def registered_table(_: Ledger) -> str:
     ]
     head = ["name", "claim", "predictor", "statistic", "stratum", "least", "n", "finds", "whose"]
     return table(head, lines)
-
-
-def _note(name: str, said: Mapping[str, Any]) -> str:
-    """A registered claim's note; one that is judged shows it where it is."""
-    return f"<br>{said['note']}" if "note" in said and name not in JUDGED_AS else ""
 
 
 def known_table(ledger: Ledger) -> str:
