@@ -29,7 +29,7 @@ from papers.rows import (
 from papers.section_7_runs import FITTED
 
 _SCAN = {"ID": "id_accuracy", "turn left held out (OOD)": "ood_accuracy"}
-_COGS = {"ID": "id_accuracy", "lexical and structural (OOD)": "ood_accuracy"}
+_COGS = {"ID": "id_accuracy", "OOD": "ood_accuracy"}
 _SQUARE = {"square: ID": "id_accuracy", "in the square (OOD)": "ood_accuracy"}
 SHOWN = {
     "scan-fitted": ("(A) SCAN until fitted", _SCAN),

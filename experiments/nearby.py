@@ -68,9 +68,13 @@ def _correlation(one: np.ndarray, two: np.ndarray) -> float:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="What decides a cell, in kept runs.")
     parser.add_argument("--runs", type=Path, required=True, help="folder of run folders")
-    runs = [load(file.parent) for file in sorted(parser.parse_args().runs.glob("*/result.json"))]
+    folder = parser.parse_args().runs
+    runs = [load(file.parent) for file in sorted(folder.glob("*/result.json"))]
     fitted = [run for run in runs if run.phase not in ("undertrained", "memorizing")]
     rows = [measure(run) for run in fitted if 0.1 <= (run.evaluation.ood_accuracy or 0.0) <= 0.9]
+    if not rows:
+        raise SystemExit(f"nearby: {folder} holds no fitted run whose accuracy on unseen pairs is "
+                         "0.1 to 0.9; expected run folders in it")  # fmt: skip
     values = {name: [row[name] for row in rows] for name in TITLES}
     lines = [[TITLES[name], f"{np.median(of):z.2f} ({min(of):z.2f} to {max(of):z.2f})"]
              for name, of in values.items()]  # fmt: skip

@@ -7,9 +7,10 @@ difference Welch's. The intervals assume runs that scatter normally; p does not.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+import numpy.typing as npt
 from scipy.stats import t
 
 from anchor_interp.analysis.statistics import (
@@ -23,6 +24,8 @@ from anchor_interp.analysis.statistics import (
 from anchor_interp.sweeps.effects import Estimate
 
 EXACT_UP_TO = 200_000  # relabellings: 17 runs against zero, ten runs against ten
+BLOCK = 10_000  # relabellings in memory at once
+Indices = npt.NDArray[np.intp]
 
 
 def against_zero(values: Sequence[float] | Floats) -> Estimate:
@@ -48,26 +51,40 @@ def two_samples(first: Sequence[float] | Floats, second: Sequence[float] | Float
     one, two = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
     n, m = len(one), len(two)
 
-    if exact := math.comb(n + m, n) <= EXACT_UP_TO:
-        chosen = np.array(list(itertools.combinations(range(n + m), n)))
-        is_second = np.ones((len(chosen), n + m), dtype=bool)
-        np.put_along_axis(is_second, chosen, False, axis=1)
-        orders = np.argsort(is_second, axis=1, kind="stable")
-    else:
-        generator = np.random.default_rng(0)
-        orders = np.array([generator.permutation(n + m) for _ in range(DRAWN)])
+    exact = math.comb(n + m, n) <= EXACT_UP_TO
     pooled = np.concatenate([one, two])
-    pooled = _scaled(pooled - pooled.mean())[np.vstack([np.arange(n + m), orders])]
-    x, y = pooled[:, :n], pooled[:, n:]
-    difference = np.abs(x.mean(1) - y.mean(1))
-    error = np.sqrt(x.var(1, ddof=1) / n + y.var(1, ddof=1) / m)
-    sines = difference / np.maximum(np.hypot(difference, error), 1e-300)  # they order as t does
-    p = permutation_p(float(sines[0]), sines[1:], exact=exact, size=1)
+    pooled = _scaled(pooled - pooled.mean())
+    blocks = _orders(n, m) if exact else [_drawn_orders(n + m)]
+    sines = np.concatenate([_sines(pooled[orders], n) for orders in blocks])
+    p = permutation_p(float(sines[0]), sines if exact else sines[1:], exact=exact, size=1)
     parts = np.array([spread_of(one) ** 2 / n, spread_of(two) ** 2 / m])
     error, df = math.sqrt(parts.sum()), n + m - 2
     # the interval of the difference: Welch's standard error with Satterthwaite's degrees of freedom
     welch = parts.sum() ** 2 / (parts**2 / (n - 1, m - 1)).sum() if error else df
     return _estimate(float(one.mean() - two.mean()), error, welch, p)
+
+
+def _orders(n: int, m: int) -> Iterator[Indices]:
+    """All divisions into n and m, the given one first, in blocks of [relabelling, run]."""
+    divisions = itertools.combinations(range(n + m), n)
+    while chosen := list(itertools.islice(divisions, BLOCK)):
+        is_second = np.ones((len(chosen), n + m), dtype=bool)
+        np.put_along_axis(is_second, np.array(chosen), False, axis=1)
+        yield np.argsort(is_second, axis=1, kind="stable")
+
+
+def _drawn_orders(n: int) -> Indices:
+    """The given order, then the drawn ones, [relabelling, run]."""
+    generator = np.random.default_rng(0)
+    return np.array([np.arange(n), *(generator.permutation(n) for _ in range(DRAWN))])
+
+
+def _sines(runs: Floats, n: int) -> Floats:
+    """What orders as Welch's t does, of the first n runs against the others: [relabelling]."""
+    x, y = runs[:, :n], runs[:, n:]
+    difference = np.abs(x.mean(1) - y.mean(1))
+    error = np.sqrt(x.var(1, ddof=1) / n + y.var(1, ddof=1) / y.shape[1])
+    return difference / np.maximum(np.hypot(difference, error), 1e-300)
 
 
 def _estimate(mean: float, error: float, df: float, p: float) -> Estimate:

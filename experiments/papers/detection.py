@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
+from anchor_interp._util.errors import ConfigError
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.functions import Pair
 
@@ -29,8 +30,15 @@ class Detection:
 def detection(
     scores: Float[np.ndarray, " group"], groups: Sequence[Pair], broken: Sequence[Pair]
 ) -> Detection:
-    """Areas under the ROC curve of a score that should be larger for broken pairs, or infinite."""
+    """Areas under the ROC curve of a score that should be larger for broken pairs, or infinite.
+
+    Groups that are all broken, or all innocent, are a ConfigError.
+    """
     is_broken = np.array([pair in set(broken) for pair in groups])
+    if is_broken.all() or not is_broken.any():
+        raise ConfigError(
+            f"{is_broken.sum()} of {len(groups)} groups are broken; expected broken and innocent ones"
+        )
     anchors = {token for pair in broken for token in pair}
     near = np.array([set(pair) <= anchors for pair in groups])
     largest = scores[np.isfinite(scores)].max(initial=0.0)

@@ -151,7 +151,7 @@ def main() -> None:
     """Train what is missing, and write the table each time that a run has ended."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     asked = parser.parse_args()
     device, curves = resolve_device(asked.device), table()
     torch.set_num_threads(1)

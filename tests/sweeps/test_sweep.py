@@ -583,6 +583,16 @@ def test_bad_axes(start: str, changes: list[str], message: str) -> None:
         typed_sweep(start, changes).configs()
 
 
+@pytest.mark.parametrize("periods", [(4, 6), (6, 6), (4, 5), (90, 90)])
+def test_disk_counts_each_line_of_metrics_once(periods: tuple[int, int]) -> None:
+    often, never = (
+        override(START, log_every=log, eval_every=evaluate, steps=60)
+        for log, evaluate in (periods, (60, 60))
+    )
+    logged = sum(map(often.train.is_logged, range(61)))
+    assert disk_bytes(often) - disk_bytes(never) == (logged - 2) * 200
+
+
 def test_an_estimate_names_what_is_left(copy: SweepFolder, tmp_path: Path) -> None:
     configs = SMALL.configs()
     fresh = estimate(configs, SweepFolder(tmp_path / "new"), workers=2, device="cpu")
