@@ -1,9 +1,9 @@
 """How the runs compute that the verdict names wrongly: their routes, circuits and answers.
 
 ``python experiments/failures.py --runs FOLDER > docs/evidence/failures.json`` takes the runs of
-``papers/verdict_runs.py``. Routes are path patching on seen pairs. A circuit is pruned at one
-position of the key, once for the seen pairs and once for the unseen ones, on the model's own
-answers.
+``papers/verdict_runs.py``; one whose kept weights are of another phase than the judged ones is left
+out. Routes are path patching on seen pairs. A circuit is pruned at one position of the key, once
+for the seen pairs and once for the unseen ones, on the model's own answers.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 from anchor_interp import answer_map, load
-from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.errors import AnchorInterpError, ConfigError
 from anchor_interp.analysis.circuits import prune
 from anchor_interp.analysis.routes import route_scores
 from anchor_interp.interventions.edge_ablation import EdgeAblation
@@ -27,16 +27,17 @@ TEXT = """# How the runs compute that the verdict names wrongly
 
 The judged runs that [the verdict names wrongly](verdict.md), one by one. *Routes*: how much of the
 exchanged tokens' effect each route carries (path patching, seen pairs). *Edges*: a pruned circuit
-with the key at position {at}, {n} sequences, tolerance 0.1. The last four were trained again for
-this; *now* is the phase of the new weights, if it is another one.
+with the key at position {at}, {n} sequences, tolerance 0.1; *shared*: edges that both have. The
+weights of the last four were not kept; trained again, these runs have the same phase. Left out is
+{left_out} of {all}: its weights were not kept either, and trained again it is of another phase.
 
 {table}
-
-- Every run is clear about its route: one carries 0.8 or more of the effect, with three to five
-  edges. Unseen pairs are answered mostly through the same edges.
-- What decides the phase is therefore not the route but what the states on it add up to. Three runs
-  are inferential by the symmetric or the gathered route: where the anchors meet, their steps add
-  up. The rule is a sum, and a sum needs no order. Their verdict names the route.
+- Every run is clear about its route: one carries {route:.1f} or more of the effect, with three to
+  five edges. Of the {seen} edges of the seen pairs' circuits, {shared} are in those of the unseen
+  pairs, which have {unseen}.
+- Runs of one route differ in phase, so the route alone does not decide it. Three runs are
+  inferential by the symmetric or the gathered route: where the anchors meet, their steps add up.
+  The rule is a sum, and a sum needs no order. Their verdict names the route.
 - Runs called inferential add up as well, at virtual anchors in 0.28 to 0.44 of the cases. With
   unseen pairs they do in some cells and borrow a seen pair's function in others. A threshold of
   behaviour makes them composite or symmetric.
@@ -72,9 +73,9 @@ def _circuit(run: Run, pairs: tuple[Pair, ...]) -> Row:
 def line(about: Row, found: Row) -> list[str]:
     """A run's row of the table."""
     seen, unseen = ("; ".join(found[kind]["edges"]) or "-" for kind in ("seen", "unseen"))
+    unseen = f"{found['shared']} shared: {unseen}"
     routes = ", ".join(f"{name} {found['routes'][name]:z.2f}" for name in ROUTES)
-    now = "" if found["phase"] == about["phase"] else f"; now {found['phase']}"
-    named = f"{about['phase']}, named {about['verdict']}{now}"
+    named = f"{about['phase']}, named {about['verdict']}"
     return [about["settings"], named, routes, seen, unseen, found["answers"]]
 
 
@@ -83,9 +84,23 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=Path, required=True, help="folder of run folders")
     folder = parser.parse_args().runs
     wrong = json.loads((EVIDENCE / "claims.json").read_text())["verdict"]["disagreements"]
-    rows = [measure(load(folder / each["run_id"])) for each in wrong]
+    try:
+        runs = [load(folder / each["run_id"]) for each in wrong]
+    except AnchorInterpError as error:
+        raise SystemExit(
+            f"failures: --runs holds the runs that are named wrongly; {error}"
+        ) from error
+    same = [(about, measure(run)) for about, run in zip(wrong, runs, strict=True)
+            if run.phase == about["phase"]]  # fmt: skip
+    found = {about["run_id"]: row for about, row in same}
+    edges = {kind: sum(len(row[kind]["edges"]) for row in found.values())
+             for kind in ("seen", "unseen")}  # fmt: skip
     head = ["run", "phase", "routes", "edges for seen pairs", "edges for unseen pairs",
             "answers to unseen pairs"]  # fmt: skip
-    lines = table(head, [line(*both) for both in zip(wrong, rows, strict=True)])
-    found = {each["run_id"]: row for each, row in zip(wrong, rows, strict=True)}
-    tell("failures", found, TEXT.format(at=PROBE_POSITION, n=N, table=lines))
+    numbers = {
+        "at": PROBE_POSITION, "n": N, "table": table(head, [line(*both) for both in same]),
+        "left_out": len(wrong) - len(same), "all": len(wrong),
+        "route": min(max(row["routes"].values()) for row in found.values()),
+        "shared": sum(row["shared"] for row in found.values()),
+    }  # fmt: skip
+    tell("failures", found, TEXT.format(**numbers, **edges))

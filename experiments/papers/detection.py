@@ -37,7 +37,7 @@ def detection(
     is_broken = np.array([pair in set(broken) for pair in groups])
     if is_broken.all() or not is_broken.any():
         raise ConfigError(
-            f"{is_broken.sum()} of {len(groups)} groups are broken; expected broken and innocent ones"
+            f"{is_broken.sum()} of {len(groups)} groups are broken; expected some, not all"
         )
     anchors = {token for pair in broken for token in pair}
     near = np.array([set(pair) <= anchors for pair in groups])
