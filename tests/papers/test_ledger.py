@@ -295,14 +295,18 @@ def test_wrong_answers_alone_change_no_verdict(
         tables[n], committed[n], strict=True))  # fmt: skip
     assert moved > 0
 
-    measured = judging._found
+    measured, anew = judging._found, set[str]()
+
+    def moved_in(claim: Claim, given: Mapping[str, Rows]) -> bool:
+        pairs = (zip(given[name], committed[name], strict=True) for name in claim.studies)
+        return any(new is not old for new, old in itertools.chain(*pairs))
 
     def found(claim: Claim, given: Mapping[str, Rows]) -> Finding | None:
         """Measured again where a phase moved; what remains without known runs decides nothing."""
         if any(len(given[name]) < len(committed[name]) for name in claim.studies):
             return None
-        pairs = (zip(given[name], committed[name], strict=True) for name in claim.studies)
-        if any(new is not old for new, old in itertools.chain(*pairs)):
+        if moved_in(claim, given):
+            anew.add(claim.name)
             return measured(claim, given)
         one = ledger.judgements[claim.name]
         parts = {name: part.finding for name, part in one.parts.items() if part.finding}
@@ -311,6 +315,7 @@ def test_wrong_answers_alone_change_no_verdict(
     monkeypatch.setattr(judging, "_found", found)
     for name, judged in judge_ledger(tables).items():
         assert judged.verdict == ledger.judgements[name].verdict, name
+    assert len(anew) == sum(moved_in(claim, tables) for claim in CLAIMS) > 0
     supported = [each for each in ledger.judgements.values() if each.verdict == "supported"]
     assert len(supported) > 5
 
