@@ -84,7 +84,8 @@ def _sines(runs: Floats, n: int) -> Floats:
     x, y = runs[:, :n], runs[:, n:]
     difference = np.abs(x.mean(1) - y.mean(1))
     error = np.sqrt(x.var(1, ddof=1) / n + y.var(1, ddof=1) / y.shape[1])
-    return difference / np.maximum(np.hypot(difference, error), 1e-300)
+    sines: Floats = difference / np.maximum(np.hypot(difference, error), 1e-300)
+    return sines
 
 
 def _estimate(mean: float, error: float, df: float, p: float) -> Estimate:
