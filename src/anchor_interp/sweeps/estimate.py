@@ -82,9 +82,8 @@ def disk_bytes(config: RunConfig) -> int:
     """
     train = config.train
     checkpoints = 1 + math.ceil(train.steps / train.checkpoint_every)
-    log, evaluate, before = train.log_every, train.eval_every, train.steps - 1
-    both = before // math.lcm(log, evaluate)
-    lines = 2 + before // log + before // evaluate - both  # 2: the start and the end
+    n, log, evaluate = train.steps - 1, train.log_every, train.eval_every
+    lines = 2 + n // log + n // evaluate - n // math.lcm(log, evaluate)
     return config.model.n_parameters * (4 * checkpoints + 8) + lines * _LINE_BYTES + _REST_BYTES
 
 
