@@ -80,10 +80,9 @@ def disk_bytes(config: RunConfig) -> int:
 
     A parameter takes 4 bytes in every kept checkpoint, and 8 in the last one's optimizer state.
     """
-    train = config.train
-    checkpoints = 1 + math.ceil(train.steps / train.checkpoint_every)
-    n, log, evaluate = train.steps - 1, train.log_every, train.eval_every
-    lines = 2 + n // log + n // evaluate - n // math.lcm(log, evaluate)
+    train, n = config.train, config.train.steps - 1
+    log, every, checkpoints = train.log_every, train.eval_every, 2 + n // train.checkpoint_every
+    lines = 2 + n // log + n // every - n // math.lcm(log, every)
     return config.model.n_parameters * (4 * checkpoints + 8) + lines * _LINE_BYTES + _REST_BYTES
 
 
