@@ -4,7 +4,7 @@
 # make check        format, lint, import contracts, types and tests in the environment that is there
 # make slow-tests   the tests that start a cluster or several programs, or run the notebooks
 # make fast-tests   the tests that start no other program: a few minutes
-# make newest-lens  all fast tests beside the newest TransformerLens 4
+# make newest-lens  all fast tests beside the newest TransformerLens 4; LENS_TESTS=tests/models for some
 # make claims       the papers' claims: train and measure what is missing, then judge
 # make docs         build the documentation into site/; open site/index.html
 # make public-api   write tests/project/public_api.txt anew, after a change of the API that is meant
@@ -59,7 +59,7 @@ fast-tests:
 
 newest-lens: $(VENV)/.installed-dev # laid over the environment, which keeps version 3.9
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --upgrade --target $(VENV)/lens-4 'transformer-lens>=4,<5'
-	PYTHONPATH=$(abspath $(VENV))/lens-4 $(BIN)/pytest -m "not slow" $(SPREAD)
+	PYTHONPATH=$(abspath $(VENV))/lens-4 $(BIN)/pytest -m "not slow" $(SPREAD) $(LENS_TESTS)
 
 claims: $(VENV)/.installed
 	$(BIN)/python -m experiments.papers
