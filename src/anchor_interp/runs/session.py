@@ -140,20 +140,22 @@ class Session:
             _LOGGER.info("%s: continuing at step %d of %d", writer.path, step, config.train.steps)
         for row in metrics:
             self._note_fit(row)
-        self._check_evaluations(state.step, metrics)
+        self._check_metrics(state.step, metrics)
         return state
 
-    def _check_evaluations(self, step: int, metrics: Sequence[Row]) -> None:
-        """StoreError if the training's end depends on evaluations that are gone."""
-        every = self.config.train.eval_every
-        there = {row["step"] for row in metrics if "train_accuracy" in row}
-        lost = sorted(set(range(0, step + 1, every)) - there)
-        if lost and self.config.train.until_accuracy is not None:
-            raise StoreError(
-                f"{self.writer.path}/metrics.jsonl lacks the accuracies of step {lost[0]}, and "
-                "where the training ends depends on them; restore them, or remove the folder and "
-                "train the run again"
-            )
+    def _check_metrics(self, step: int, metrics: Sequence[Row]) -> None:
+        """Warn if lines up to the checkpoint are gone; StoreError if its end depends on them."""
+        expected = set(filter(self.config.train.is_logged, range(step + 1)))
+        if not (lost := expected - {row["step"] for row in metrics}):
+            return
+        lacks = (
+            f"{self.writer.path}/metrics.jsonl lacks {len(lost)} of {len(expected)} lines up to "
+            f"step {step}"
+        )
+        if self.config.train.until_accuracy is not None:
+            advice = "restore them, or remove the folder and train the run again"
+            raise StoreError(f"{lacks}, and where the training ends depends on them; {advice}")
+        _LOGGER.warning("%s; the training goes on without these points of its curves", lacks)
 
     def _note_session(self, step: int, device: torch.device) -> None:
         """Start an entry of the provenance; StoreError if the task's data have changed since."""
