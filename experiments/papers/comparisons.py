@@ -33,7 +33,7 @@ def against_zero(values: Sequence[float] | Floats) -> Estimate:
     sample = np.asarray(values, dtype=float)
     n = len(sample)
     if exact := 2**n <= EXACT_UP_TO:
-        signs = np.array(list(itertools.product((1, -1), repeat=n)))
+        signs = 1 - 2 * (np.arange(2**n)[:, None] >> np.arange(n)[::-1] & 1)
     else:
         drawn = np.tile([1, -1], (DRAWN, n, 1))
         signs = np.random.default_rng(0).permuted(drawn, axis=-1)[..., 0]

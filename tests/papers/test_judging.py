@@ -310,13 +310,13 @@ def test_permuted_labels_support_nothing(
 ) -> None:
     """Labels change places between the runs of a study: no claim that rests on them is left.
 
-    Of four tables more than one would support a claim once in seventy times, if one of twenty
+    Of three tables more than one would support a claim once in 140 times, if one of twenty
     does. ``test_phase_claims`` does the same inside strata.
     """
     monkeypatch.setattr(statistics, "DRAWN", 999)
     rest_on_labels = Family(tuple(c for c in LEDGER.claims if c.name not in BY_THEMSELVES))
     generator, tables_that_support = np.random.default_rng(1), 0
-    for _ in range(4):
+    for _ in range(3):
         mutated = {}
         for name, found in committed.items():
             order = generator.permutation(len(found))

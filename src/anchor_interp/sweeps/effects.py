@@ -8,13 +8,15 @@ change places together in all strata. *Power* is told as the effect that so many
 find with 80 %.
 """
 
+import functools
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from scipy.stats import norm, rankdata, t
 
 from anchor_interp._util.errors import ConfigError
@@ -37,6 +39,7 @@ Verdict = Literal[
     "not answerable here",
 ]  # fmt: skip
 LEVEL = 0.05  # largest p of an effect that is there
+Orders = npt.NDArray[np.int32]
 FEWEST = 5  # runs of a kind, below which nothing is compared
 
 
@@ -106,13 +109,18 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
         return None
     together = np.zeros((len(x), len(clusters)))
     together[np.arange(len(x)), [clusters[c] for s in strata for c in s.clusters]] = 1
-    drawn = [
-        (numbers := number[orders]) - numbers @ basis @ basis.T
-        for (_, number), basis, orders in zip(rests, bases, shuffles(strata), strict=True)
-    ]
-    numbers = np.vstack([y, np.hstack(drawn)])  # [1 + draw, run]: as they are, and in other orders
+    numbers = np.empty((1 + statistics.DRAWN, len(x)))  # as they are, and in other orders
+    numbers[0], start = y, 0
+    for (_, number), basis, orders in zip(rests, bases, shuffles(strata), strict=True):
+        drawn = number[orders]
+        if basis.shape[1] > 1:  # a level alone is 0 in any order
+            drawn -= drawn @ basis @ basis.T
+        numbers[1:, start : (start := start + len(number))] = drawn
     effects = numbers @ x / power
-    scores = (numbers - np.outer(effects, x)) * (x / slack) @ together
+    scores = numbers - np.outer(effects, x)
+    scores *= x / slack
+    if len(clusters) < len(x):
+        scores = scores @ together
     errors = np.linalg.norm(scores, axis=1) / power
     effect, error = float(effects[0]), float(errors[0])
     reach = student_quantile(df) * error
@@ -132,17 +140,26 @@ def standard(values: Floats) -> Floats:
     return ranks / length if length else ranks
 
 
-def shuffles(strata: Sequence[Stratum], *, seed: int = 0) -> Iterator[Any]:
+def shuffles(strata: Sequence[Stratum], *, seed: int = 0) -> Sequence[Orders]:
     """For each stratum orders of its runs ([draw, run]), in which clusters move together."""
     names = {c: i for i, c in enumerate(dict.fromkeys(c for s in strata for c in s.clusters))}
-    keys = np.random.default_rng(seed).random((statistics.DRAWN, len(names)))
-    for stratum in strata:
-        places = np.array([names[cluster] for cluster in stratum.clusters])
-        in_order = np.argsort(places, kind="stable")  # the same place in every stratum
-        has_ties, is_ordered = len(set(places)) < len(places), (np.diff(in_order) > 0).all()
+    places = tuple(tuple(names[c] for c in stratum.clusters) for stratum in strata)
+    return _shuffles(places, len(names), seed, statistics.DRAWN)
+
+
+@functools.lru_cache(maxsize=8)  # several effects of the same runs follow each other
+def _shuffles(
+    places: tuple[tuple[int, ...], ...], n_clusters: int, seed: int, n_drawn: int
+) -> Sequence[Orders]:
+    keys = np.random.default_rng(seed).random((n_drawn, n_clusters))
+    orders = []
+    for of_stratum in map(np.array, places):
+        in_order = np.argsort(of_stratum, kind="stable")  # the same place in every stratum
+        has_ties = len(set(of_stratum.tolist())) < len(of_stratum)
         kind: Any = "stable" if has_ties else None  # None is faster
-        shuffled = in_order[np.argsort(keys[:, places[in_order]], axis=1, kind=kind)]
-        yield shuffled if is_ordered else shuffled[:, np.argsort(in_order)]
+        shuffled = in_order[np.argsort(keys[:, of_stratum[in_order]], axis=1, kind=kind)]
+        orders.append(shuffled[:, np.argsort(in_order)].astype(np.int32))
+    return orders
 
 
 def _basis(columns: Floats) -> Floats:
