@@ -399,7 +399,7 @@ def forest_realistic(data: Data) -> Panels:
 def forest_readme(data: Data) -> Panels:
     """The claims that the README names."""
     named = set(re.findall(r"docs/claims\.md#([\w-]+)", README.read_text(encoding="utf-8")))
-    return _forest(data, lambda name: name in named, "what the papers say")
+    return _forest(data, lambda name: name in named, "effects of the claims named here")
 
 
 SECTIONS: Mapping[str, Callable[[Data], Panels]] = {

@@ -81,9 +81,10 @@ def information_flow(
             ylim=(-0.75, n_layers + (0.45 if target is None else 0.65)),
             xticks=[],
         )
-        axes.set_yticks(
-            [layer + 0.5 for layer in range(n_layers)], [f"L{layer}" for layer in range(n_layers)]
-        )
+        rows = {layer + 0.5: f"L{layer}" for layer in range(n_layers)}
+        if one:
+            rows |= {-0.3: "token", n_layers + 0.27: "answer"}
+        axes.set_yticks([*rows], [*rows.values()])
         papers = "\n(from 1 in the papers)" if "key" in flow.roles else ""
         axes.set_ylabel(f"layer, from 0{papers}", fontsize=9)
         axes.spines[["left", "bottom"]].set_visible(False)
