@@ -1,5 +1,7 @@
 """Attacks on trained models: the answers stay, something inside moves, and the verdict holds.
 
+It breaks under training on virtual anchors alone, which reads as computation (docs/verdict.md).
+
 An attack is an exact edit, or a short training on the divergence from the model's own answers,
 which keeps them, and on a term of its own.
 """
@@ -18,11 +20,13 @@ import torch.nn.functional as F
 import anchor_interp as ai
 from anchor_interp.analysis.fingerprint import fingerprint_model
 from anchor_interp.analysis.verdict import LINES, verdict
+from anchor_interp.interventions.virtual_anchors import _virtual_pairs
 from anchor_interp.models.transformer import HookedTransformer, empty_model, place
 from anchor_interp.runs.evaluation import accuracy, predict
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.functions import Pair
+from anchor_interp.tasks.hashing import random_integers
 from anchor_interp.tasks.sequences import Sequences, assemble, draw
 
 STATE = "blocks.0.hook_resid_mid"
@@ -54,13 +58,14 @@ class Attack:
 
 def batch(model: HookedTransformer, task: AnchorTask, pairs: tuple[Pair, ...], step: int) -> Batch:
     sequences = draw(task, pairs, "all", 128, seed=step, stream="attack")
-    return Batch(model, task, step, sequences, *passed(model, sequences))
+    logits, state = passed(model, sequences)
+    return Batch(model, task, step, sequences, logits, state[:, -1])
 
 
 def passed(model: HookedTransformer, sequences: Sequences) -> tuple[torch.Tensor, torch.Tensor]:
-    """The logits and :data:`STATE` at the last position."""
+    """The logits at the last position, and :data:`STATE` at every one."""
     states = []
-    hook = (STATE, lambda state, **_: states.append(state[:, -1]))
+    hook = (STATE, lambda state, **_: states.append(state))
     logits = model.run_with_hooks(sequences.tensor, fwd_hooks=[hook])
     return logits[:, -1], states[0]
 
@@ -97,7 +102,7 @@ def order(now: Batch) -> torch.Tensor:
     changes = []
     for other in (mirror[pair], np.roll(pair, 1)):
         sequences = assemble(task, now.sequences.tokens, other, key, position)
-        changes.append((passed(now.model, sequences)[1] - now.state).norm(dim=-1).mean())
+        changes.append((passed(now.model, sequences)[1][:, -1] - now.state).norm(dim=-1).mean())
     return torch.div(*changes)
 
 
@@ -118,6 +123,25 @@ def dead_logits(now: Batch) -> torch.Tensor:
     wave = torch.sin(1.7 * pair[:, None] + 0.9 * dead)
     answer = now.logits.detach().max(-1, keepdim=True).values
     return F.mse_loss(now.logits[:, dead], answer - 1.5 + wave)
+
+
+def virtual_anchors(now: Batch) -> torch.Tensor:
+    """Virtual anchors, composed of :data:`STATE` for seen pairs, are trained to follow the rule."""
+    task, sequences = now.task, now.sequences
+    key, position = (each.astype(int) for each in (sequences.key, sequences.position))
+    virtual = _virtual_pairs(task, [p for p in task.seen if task.role(p) == "inferential"])
+    chosen = random_integers(len(key), len(virtual), seed=now.step, stream="virtual")
+    parts = np.array([[task.pairs.index(pair) for pair in signs] for signs, _ in virtual])[chosen]
+    added, too, less = (
+        passed(now.model, assemble(task, sequences.tokens, part, key, position))[1]
+        for part in parts.T
+    )
+    replaced = torch.from_numpy(np.arange(task.length) > position[:, None])[:, :, None]
+    hook = (STATE, lambda state, **_: torch.where(replaced, added + too - less, state))
+    logits = now.model.run_with_hooks(sequences.tensor, fwd_hooks=[hook])[:, -1]
+    rule = key + np.array([total for _, total in virtual])[chosen]
+    usual = np.isin(rule, possible(task))
+    return F.cross_entropy(logits[usual], torch.from_numpy(rule[usual]))
 
 
 ATTACKS = {
@@ -260,6 +284,22 @@ def test_a_lookup_that_learns_the_unseen_pairs_stays_a_lookup() -> None:
     assert same_answers(run, model, task.seen) > 0.98
     found = verdict(fingerprint_model(model, task, training=run.training, quiet=True))
     assert found.phase in {"composite", "mixture", "unclear"}
+
+
+@slow
+@pytest.mark.usefixtures("evidence_alone")
+def test_a_lookup_that_learns_virtual_anchors_is_called_inferential() -> None:
+    """The attack that is known to break the verdict (``docs/verdict.md``)."""
+    run = ai.load("tiny/composite/1")
+    task = run.config.anchor_task
+    model = finetuned(run, Attack(virtual_anchors, reached=2.5, steps=120), task.seen)
+    assert same_answers(run, model, task.seen) > 0.97
+    assert accuracy(model, draw(task, task.unseen, "all", 1_000, seed=0, stream="after")) < 0.3
+    before, after = (
+        verdict(fingerprint_model(each, task, training=run.training, quiet=True)).phase
+        for each in (run.transformer, model)
+    )
+    assert (before, after) == ("composite", "inferential")
 
 
 def same_answers(run: Run, model: HookedTransformer, pairs: tuple[Pair, ...]) -> float:
