@@ -6,6 +6,7 @@ drawn and the section's claims are printed. It resumes wherever it was stopped.
 
 import argparse
 import io
+import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib import rc_context
+from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
@@ -135,8 +138,9 @@ def make(
     judged = judge_ledger(tables)  # adjusted together with all others whose tables are there
     data = Data(asked.scale, tables, place, judged, own, asked.out)
     for name, draw in sections.items():
-        figure = pictures / f"{name}.png"
-        write_output(figure, montage(draw(data)))
+        figure, panels = pictures / f"{name}.png", draw(data)
+        write_output(figure, montage(panels))
+        write_output(figure.with_suffix(".pdf"), pages(panels))
         for claim in claims[name]:
             print(line(claim, judged[claim.name]))
         print(f"figure: {figure}")
@@ -170,6 +174,17 @@ def montage(panels: Panels) -> bytes:
     sheet.figimage(whole)
     data = io.BytesIO()
     sheet.savefig(data, format="png", dpi=DPI)
+    return data.getvalue()
+
+
+def pages(panels: Panels) -> bytes:
+    """The same panels as PDF, a page each, with the TrueType letters that publishers ask for."""
+    data = io.BytesIO()
+    with rc_context({"pdf.fonttype": 42}), PdfPages(data, metadata={"CreationDate": None}) as file:
+        for title, figure in itertools.chain(*panels):
+            heading = figure.text(0.5, 1.01, title, ha="center", va="bottom", fontsize=11)
+            file.savefig(figure, bbox_inches="tight", facecolor="white")
+            heading.remove()
     return data.getvalue()
 
 

@@ -429,6 +429,7 @@ def test_a_section_with_a_failed_run_ends_with_an_error(
     monkeypatch.setattr(section, "gather", lambda *_, **__: {"rates": [failed]})
     monkeypatch.setattr(section, "judge_ledger", lambda _: ledger.judgements)
     monkeypatch.setattr(section, "montage", lambda _: b"a picture")
+    monkeypatch.setattr(section, "pages", lambda _: b"the same")
     asked = ["neurips_rates", "--tables", str(TABLES), "--out", str(tmp_path)]
     assert sections.main(asked) == 1
     told = capsys.readouterr().err
@@ -452,7 +453,8 @@ def test_a_section_draws_ones_own_runs(
     monkeypatch.setattr(section, "read_tables", lambda *_, **__: {})
     asked = ["--judge", "--tables", str(TABLES), "--figures", str(tmp_path)]
     assert sections.main(["neurips_b", "control_6a", *asked, "--run", "tiny/composite/1"]) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"neurips_b.png", "control_6a.png"}
+    drawn = {path.name for path in tmp_path.iterdir()}
+    assert drawn == {f"{n}.{kind}" for n in ("neurips_b", "control_6a") for kind in ("png", "pdf")}
 
 
 @pytest.mark.slow

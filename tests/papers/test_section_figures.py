@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import anchor_interp as ai
+import section
 import sections
 from papers.figures import mask_drawing, over_depth, triangles
 
@@ -30,6 +31,14 @@ def test_red_boxes_are_where_the_rule_gives_equal_values() -> None:
     assert boxes == below | above
     shown = np.asarray(axes.images[0].get_array())
     assert {tuple(place) for place in np.argwhere(shown == 1)} == boxes
+
+
+def test_the_pdf_has_a_page_a_panel_and_leaves_the_panels_as_they_were() -> None:
+    panels = [[("(a) one", mask_drawing(3)), ("(b) two", mask_drawing(4))], [("", mask_drawing(3))]]
+    picture, file = section.montage(panels), section.pages(panels)
+    assert file.count(b"/Type /Page ") == 3
+    assert b"/Type3" not in file  # letters that some publishers refuse
+    assert section.montage(panels) == picture
 
 
 def test_a_mask_cuts_what_leaves_the_hidden_token() -> None:
