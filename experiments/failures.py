@@ -27,21 +27,19 @@ TEXT = """# How the runs compute that the verdict names wrongly
 
 The judged runs that [the verdict names wrongly](verdict.md), one by one. *Routes*: how much of the
 exchanged tokens' effect each route carries (path patching, seen pairs). *Edges*: a pruned circuit
-with the key at position {at}, {n} sequences, tolerance 0.1; *shared*: edges that both have. The
-weights of the last four were not kept; trained again, these runs have the same phase. Left out is
-{left_out} of {all}: its weights were not kept either, and trained again it is of another phase.
+with the key at position {at}, {n} sequences, tolerance 0.1; *shared*: edges that both have. Runs
+whose weights were not kept were trained anew; left out: {left_out} of {all}, of another phase now.
 
 {table}
-- Every run is clear about its route: one carries {route:.1f} or more of the effect, with three to
-  five edges. Of the {seen} edges of the seen pairs' circuits, {shared} are in those of the unseen
-  pairs, which have {unseen}.
-- Runs of one route differ in phase, so the route alone does not decide it. Three runs are
-  inferential by the symmetric or the gathered route: where the anchors meet, their steps add up.
-  The rule is a sum, and a sum needs no order. Their verdict names the route.
-- Runs called inferential add up as well, at virtual anchors in 0.28 to 0.44 of the cases. With
-  unseen pairs they do in some cells and borrow a seen pair's function in others. A threshold of
-  behaviour makes them composite or symmetric.
-- One run takes the inferential route and answers about half of the cells by the rule.
+- Every run is clear about its route: one carries {route:.1f} or more of the effect, with {fewest}
+  to {most} edges. Of the {seen} edges of the seen pairs' circuits, {shared} are in those of the
+  unseen pairs, which have {unseen}.
+- Runs of one route differ in phase, so the route alone does not decide it. Inferential by the
+  symmetric or the gathered route: {added} runs. Where the anchors meet, their steps add up; the
+  rule is a sum, and a sum needs no order. Their verdict names the route.
+- Runs called inferential add up as well, at virtual anchors. With unseen pairs they do in some
+  cells and borrow a seen pair's function in others. A threshold of behaviour makes them composite
+  or symmetric.
 """
 
 
@@ -93,14 +91,18 @@ if __name__ == "__main__":
     same = [(about, measure(run)) for about, run in zip(wrong, runs, strict=True)
             if run.phase == about["phase"]]  # fmt: skip
     found = {about["run_id"]: row for about, row in same}
-    edges = {kind: sum(len(row[kind]["edges"]) for row in found.values())
+    sizes = {kind: [len(row[kind]["edges"]) for row in found.values()]
              for kind in ("seen", "unseen")}  # fmt: skip
+    inferential = [row["routes"] for row in found.values() if row["phase"] == "inferential"]
     head = ["run", "phase", "routes", "edges for seen pairs", "edges for unseen pairs",
             "answers to unseen pairs"]  # fmt: skip
     numbers = {
         "at": PROBE_POSITION, "n": N, "table": table(head, [line(*both) for both in same]),
         "left_out": len(wrong) - len(same), "all": len(wrong),
         "route": min(max(row["routes"].values()) for row in found.values()),
+        "fewest": min(sizes["seen"]), "most": max(sizes["seen"]),
+        "seen": sum(sizes["seen"]), "unseen": sum(sizes["unseen"]),
         "shared": sum(row["shared"] for row in found.values()),
+        "added": sum(max(routes, key=routes.get) != "inferential" for routes in inferential),
     }  # fmt: skip
-    tell("failures", found, TEXT.format(**numbers, **edges))
+    tell("failures", found, TEXT.format(**numbers))
