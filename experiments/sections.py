@@ -27,8 +27,10 @@ from anchor_interp.models.complexity import first_query_matrix
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.models.matrices import cosine_matrix
 from anchor_interp.pages import mechanism_figures as plotting
+from anchor_interp.pages.answer_figures import answer_maps
 from anchor_interp.pages.diagram_curves import along_axis
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map, rank_map
+from anchor_interp.runs.answers import answer_map
 from anchor_interp.runs.run import Run
 from anchor_interp.sweeps.diagrams import Diagram, phase_diagrams
 from anchor_interp.tasks.sequences import PROBE
@@ -218,15 +220,20 @@ def neurips_rates(data: Data) -> Panels:
 
 
 def control_4(data: Data) -> Panels:
-    """Complexity-control paper, section IV: phases over gamma and weight decay (figure 3)."""
+    """Complexity-control paper, section IV: phases over gamma and weight decay (figure 3).
+
+    Below are the functions that a model of each phase applies to unseen pairs.
+    """
     plane = _decay(data)
     judging = on_control(data.random_settings())
     numbers = {"gamma": "gamma", "commutativity": "commutativity"}
+    runs = data.models("memorizing", "composite", "symmetric", "inferential")
     return [
         [("(A) weight decay 0.01", along_axis(_decay(data, weight_decay=(0.01,))))],
         [("(B) OOD accuracy", accuracy_map(plane, "ood_accuracy"))],
         [("phase of every run of this grid", phase_map(plane))],
         [("random settings, which judge the claims on phases", by_phase(judging, numbers))],
+        *([(titled(run), answer_maps({"": answer_map(run)}, width=2.4))] for run in runs),
     ]
 
 

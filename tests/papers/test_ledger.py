@@ -392,7 +392,7 @@ SECTIONS = (
     "forest_anchors", "forest_realistic", "forest_readme", "neurips_4", "neurips_6",
     "neurips_rates", "control_4", "control_8", "control_c", "own", "verdict",
 )  # fmt: skip
-"""Scripts that draw from tables alone, which takes moments; the others look into models too."""
+"""Scripts that draw from tables and specimens, which takes moments; others look inside models."""
 
 
 @pytest.mark.parametrize("name", SECTIONS)
