@@ -35,6 +35,13 @@ WIDE = ("index.md", "guide.md", "questions.md")
 """Pages whose pictures take the room of the table of contents, beside notebooks."""
 PHONE, DESKTOP = 358, 930
 """Widths of a column in CSS pixels: pictures wider than a phone's say that they scroll."""
+DARK = (
+    '<svg aria-hidden="true" width="0" height="0" style="position: absolute"><filter id="dark" '
+    'color-interpolation-filters="sRGB"><feColorMatrix values="{} {} {} 0 0 0 1 0"/></filter></svg>'
+).format(".6 -1.2 -.4 0 1", "-.4 -.2 -.4 0 1", "-.4 -1.2 .6 0 1")
+"""What site.css does to pictures in the dark: 1 - 2 brightness is added to red, green and blue.
+
+Brightness is 0.2 red + 0.6 green + 0.2 blue."""
 ROOT_FILES = ("CITATION.cff", "LICENSE")
 """Files of the root that documents link to."""
 
@@ -111,7 +118,8 @@ def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
 
     html = re.sub(r"<code>([^<\n]+)</code>", broken, html)
     inline = r"data:image/png;base64,(?P<text>[^\"]+)"
-    return re.sub(rf'<img [^>]*?src="(?P<source>{inline}|[^":]+\.png)"[^>]*>', framed, html)
+    picture = rf'<img [^>]*?src="(?P<source>{inline}|[^":]+\.png)"[^>]*>'
+    return DARK + re.sub(picture, framed, html)
 
 
 def _readable_width(file: Path | BytesIO) -> int:

@@ -173,6 +173,7 @@ def test_pictures_and_tables_fit_a_desktop(site: Path, browser: Any, scheme: str
                 .filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.outerHTML)"""
         )
         assert not cut, (name, [one[:200] for one in cut])
+        assert page.locator("#dark").count() == 1  # the filter that pictures take in the dark
     page.close()
 
 
