@@ -25,7 +25,7 @@ in {} mixtures of random settings whose weights were kept: median and range over
 {}
 Neither the split nor how often a key was trained at a position decides. Keys that are near in the
 embedding go together a little. Keys that are near as numbers on the whole do not, though in single
-runs they do; the smallest follow the rule less than others.
+runs they do; the smallest mostly follow the rule less than others.
 """
 TITLES = {
     "held_out": "rule's share where the key is test data at its position, less that elsewhere",
