@@ -6,10 +6,8 @@ whose accuracy on unseen pairs is 0.1 to 0.9, prints JSON and writes ``docs/evid
 those that judge it judge them, once.
 """
 
-import argparse
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,11 +19,11 @@ from anchor_interp.interventions.passes import Replacement, replaced_run
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.answers import answer_map
 from anchor_interp.runs.evaluation import predict
-from anchor_interp.runs.run import Run, load
+from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import Sequences, assemble, draw_noise
-from measured import spread, table, tell
+from measured import mixtures, runs_folder, spread, table, tell
 from papers.rows import Row
 from papers.verdict_runs import half
 
@@ -137,14 +135,10 @@ def report(found: Sequence[Row]) -> None:
         text += f"mean error of the predicted share of cells that follow the rule {error:.2f}.\n"
     head = ["state", "nearness", "wrong answers repeated", "AUROC, runs that fit",
             "runs that judge", f"those of nearness {LINE} or more"]  # fmt: skip
-    template = (Path(__file__).parent / "reports" / "cells.md").read_text(encoding="utf-8")
     parts = {"line": LINE, "site": SITE, "table": table(head, lines).rstrip(), "halves": text}
-    tell("cells", {"runs": list(found)}, template.format(**parts).rstrip() + "\n")
+    tell("cells", {"runs": list(found)}, **parts)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="The evidence by cell of kept runs.")
-    parser.add_argument("--runs", type=Path, required=True, help="folder of run folders")
-    runs = [load(file.parent) for file in sorted(parser.parse_args().runs.glob("*/result.json"))]
-    fitted = [run for run in runs if run.phase not in ("undertrained", "memorizing")]
-    report([measure(run) for run in fitted if 0.1 <= (run.evaluation.ood_accuracy or 0.0) <= 0.9])
+    folder = runs_folder("The evidence by cell of kept runs.")
+    report([measure(run) for run in mixtures(folder)])

@@ -1,24 +1,21 @@
 """Rollout over sizes and pruning over seeds: how much of a circuit's lead depends on either.
 
 ``python experiments/circuit_sizes.py`` measures the specimens of the inferential recipes, prints
-JSON and writes ``docs/evidence/circuit_sizes.md``; ``--recipes`` names others.
+JSON and writes ``docs/evidence/circuit_sizes.md``.
 
 Fixed before the first run: a circuit is pruned on 100 sequences with the key at position 2 (the
 papers' probe), resample ablation with references of their own, tolerance 0.1, once for each of five
 draws. All circuits and the rollouts of 1 to 12 edges are judged on 100 further sequences.
 """
 
-import argparse
-import sys
 from collections import Counter
-from pathlib import Path
 
 from anchor_interp.analysis.circuits import prune, rollouts, score_circuit
 from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.runs import zoo
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
-from measured import spread, table, tell
+from measured import say, spread, table, tell
 from papers.rows import Row
 
 N = 100
@@ -29,10 +26,10 @@ JUDGED_ON = 1_000
 RECIPES = ("inferential", "neurips-inferential")
 
 
-def bench(run: Run, seed: int) -> EdgeAblation:
+def bench(run: Run, seed: int, n: int = N) -> EdgeAblation:
     """Sequences of a draw, with references of their own."""
     sequences, references = (
-        aligned_sequences(run.config.anchor_task, PROBE_POSITION, N, seed=s)
+        aligned_sequences(run.config.anchor_task, PROBE_POSITION, n, seed=s)
         for s in (seed, seed + 1)
     )
     return EdgeAblation(run.model, sequences, "resample", references=references)
@@ -46,7 +43,7 @@ def measure(name: str) -> Row:
     found: Row = {"name": name, "n_edges": int(judge.reachable.sum()), "rollout": by_size}
     found["pruned"] = []
     for draw in DRAWS:
-        print(f"circuit_sizes: {name}, draw {draw}", file=sys.stderr, flush=True)
+        say(f"circuit_sizes: {name}, draw {draw}")
         circuit = prune(bench(run, 2 * draw), quiet=True)
         accuracy = score_circuit(judge, circuit, n_subsets=0).faithfulness.accuracy
         edges = list(circuit.names)
@@ -76,18 +73,9 @@ def report(rows: list[Row]) -> None:
         curves.append([row["name"], *(f"{accuracy:z.2f}" for accuracy in row["rollout"].values())])
     head = ["model", "edges kept (draws)", "of", "faithfulness", "rollout with as many edges",
             "edges that the rollout needs for 0.9", "edges kept in every draw"]  # fmt: skip
-    template = Path(__file__).parent / "reports" / "circuit_sizes.md"
-    text = template.read_text(encoding="utf-8").format(
-        draws=len(DRAWS),
-        n=N,
-        lines=table(head, lines),
-        curves=table(["model", *map(str, SIZES)], curves),
-    )
-    tell("circuit_sizes", {"runs": rows}, text.rstrip() + "\n")
+    drawn, by_size = table(head, lines), table(["model", *map(str, SIZES)], curves)
+    tell("circuit_sizes", {"runs": rows}, draws=len(DRAWS), n=N, lines=drawn, curves=by_size)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Circuits over sizes and draws.")
-    parser.add_argument("--recipes", nargs="+", default=list(RECIPES))
-    recipes = parser.parse_args().recipes
-    report([measure(name) for name in zoo.names() if name.split("/")[1] in recipes])
+    report([measure(name) for name in zoo.names() if name.split("/")[1] in RECIPES])

@@ -21,7 +21,7 @@ from anchor_interp.analysis.routes import route_scores
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
-from measured import Measured, experiment, spread, table, tell_filled
+from measured import Measured, experiment, spread, table
 from papers.rows import Row
 
 N = 100
@@ -90,18 +90,8 @@ def report(found: Measured) -> None:
         ["recipe", "seed", "edges", "circuit", "random: median", "random: best", "p", *BASELINES],
         [_one(row) for runs in used.values() for row in runs],
     )
-    others = table(
-        ["recipe", "seed", "phase", "edges", "faithfulness", *ROUTES],
-        [
-            [row["recipe"], str(row["seed"]), row["phase"], _size(row),
-             f"{row['resample']['faithfulness'][0]:.2f}" if "size" in row else "", *_routes([row])]
-            for row in found.missed
-        ],
-    )  # fmt: skip
-    tell_filled(
-        "circuits", {"runs": found.rows}, found,
-        sizes=sizes, routes=routes, often=often, each=each, others=found.others(others),
-    )  # fmt: skip
+    others = found.others(["edges", "faithfulness", *ROUTES], _missed)
+    found.tell("circuits", sizes=sizes, routes=routes, often=often, each=each, others=others)
 
 
 def _sizes(runs: Sequence[Row]) -> list[str]:
@@ -120,6 +110,11 @@ def _sizes(runs: Sequence[Row]) -> list[str]:
 
 def _size(row: Row) -> str:
     return f"{row['size']} of {row['n_edges']}" if "size" in row else row["no_circuit"]
+
+
+def _missed(row: Row) -> list[str]:
+    faithful = f"{row['resample']['faithfulness'][0]:.2f}" if "size" in row else ""
+    return [_size(row), faithful, *_routes([row])]
 
 
 def _routes(runs: Sequence[Row]) -> list[str]:

@@ -6,9 +6,7 @@ out. Routes are path patching on seen pairs. A circuit is pruned at one position
 for the seen pairs and once for the unseen ones, on the model's own answers.
 """
 
-import argparse
 import json
-from pathlib import Path
 
 from anchor_interp import answer_map, load
 from anchor_interp._util.errors import AnchorInterpError, ConfigError
@@ -18,29 +16,11 @@ from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
-from measured import EVIDENCE, table, tell
+from measured import EVIDENCE, runs_folder, table, tell
 from papers.rows import Row
 
 N = 100
 ROUTES = ("symmetric", "inferential", "gathered")
-TEXT = """# How the runs compute that the verdict names wrongly
-
-The judged runs that [the verdict names wrongly](verdict.md), one by one. *Routes*: how much of the
-exchanged tokens' effect each route carries (path patching, seen pairs). *Edges*: a pruned circuit
-with the key at position {at}, {n} sequences, tolerance 0.1; *shared*: edges that both have. Runs
-whose weights were not kept were trained anew; left out: {left_out} of {all}, of another phase now.
-
-{table}
-- Every run is clear about its route: one carries {route:.1f} or more of the effect, with {fewest}
-  to {most} edges. Of the {seen} edges of the seen pairs' circuits, {shared} are in those of the
-  unseen pairs, which have {unseen}.
-- Runs of one route differ in phase, so the route alone does not decide it. Inferential by the
-  symmetric or the gathered route: {added} runs. Where the anchors meet, their steps add up; the
-  rule is a sum, and a sum needs no order. Their verdict names the route.
-- Runs called inferential add up as well, at virtual anchors. With unseen pairs they do in some
-  cells and borrow a seen pair's function in others. A threshold of behaviour makes them composite
-  or symmetric.
-"""
 
 
 def measure(run: Run) -> Row:
@@ -78,9 +58,7 @@ def line(about: Row, found: Row) -> list[str]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="How runs compute that have a wrong verdict.")
-    parser.add_argument("--runs", type=Path, required=True, help="folder of run folders")
-    folder = parser.parse_args().runs
+    folder = runs_folder("How runs compute that have a wrong verdict.")
     wrong = json.loads((EVIDENCE / "claims.json").read_text())["verdict"]["disagreements"]
     try:
         runs = [load(folder / each["run_id"]) for each in wrong]
@@ -105,4 +83,4 @@ if __name__ == "__main__":
         "shared": sum(row["shared"] for row in found.values()),
         "added": sum(max(routes, key=routes.get) != "inferential" for routes in inferential),
     }  # fmt: skip
-    tell("failures", found, TEXT.format(**numbers))
+    tell("failures", found, **numbers)

@@ -27,7 +27,7 @@ from anchor_interp.interventions.sites import Site
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.counterfactuals import interchange_pairs
 from anchor_interp.tasks.exchanges import InterchangePairs, renamed_answers
-from measured import Measured, experiment, spread, table, tell_filled
+from measured import Measured, experiment, spread, table
 from papers.rows import Row
 
 SITE = Site("resid_post", 0, "first")
@@ -83,7 +83,7 @@ def report(found: Measured) -> None:
             for name, runs in found.used.items()
         ],
     )  # fmt: skip
-    tell_filled("interchange", {"runs": found.rows}, found, shares=shares)
+    found.tell("interchange", shares=shares)
 
 
 if __name__ == "__main__":

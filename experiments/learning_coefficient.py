@@ -14,11 +14,8 @@ supported: the interval below 0.1. The sampler's settings are the defaults of
 of three recipes (seed 600): a symmetric one had 17, an inferential one 9, a memorizing one 1.
 """
 
-import argparse
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -29,13 +26,9 @@ from anchor_interp.models.complexity import first_query_matrix
 from anchor_interp.models.matrices import stable_rank
 from anchor_interp.runs import zoo
 from anchor_interp.runs.run import Run, load
-from measured import table, tell
+from measured import finished, runs_folder, say, table, tell
 from papers.rows import Row
 
-CLAIM = (
-    "A smaller local learning coefficient tells inferential runs better than a smaller stable rank "
-    "does."
-)
 LEAST, PLANNED = 0.1, 55
 DRAWS = 10_000
 SHARES = {
@@ -99,31 +92,21 @@ def report(rows: Sequence[Row]) -> None:
         values = [median(row[name] for row in mine) for name in ("coefficient", *SHARES)]
         lines.append([phase, str(n), *(f"{value:.3g}" for value in values)])
     areas = {name: area(judged, name) for name in SHARES}
-    text = (
-        f"# The local learning coefficient\n\n{CLAIM} **{verdict.capitalize()}**: over "
-        f"{len(judged)} fitted runs the areas under the ROC curve are "
-        f"{areas['coefficient_share']:.2f} (coefficient) and {areas['rank_share']:.2f} (stable "
-        f"rank), a difference of {effect:.2f} [{low:.2f}, {high:.2f}]; {LEAST} counts. An "
-        "area below one half says that inferential runs have the larger values. Medians:\n\n"
-        f"{table(head, lines)}"
-    )
-    found = {"difference": effect, "interval": [low, high], "verdict": verdict, "areas": areas}
-    tell("learning_coefficient", {**found, "n": len(judged), "runs": list(rows)}, text)
+    found = {"difference": effect, "interval": [low, high], "verdict": verdict, "areas": areas,
+             "n": len(judged), "runs": list(rows)}  # fmt: skip
+    tell(
+        "learning_coefficient", found, verdict=verdict.capitalize(), n=len(judged), areas=areas,
+        effect=effect, low=low, high=high, least=LEAST, table=table(head, lines),
+    )  # fmt: skip
 
 
 def main() -> None:
     """Measure every run once, and report."""
-    parser = argparse.ArgumentParser(description="The local learning coefficient of kept runs.")
-    parser.add_argument(
-        "--runs", type=Path, required=True, help="folder of run folders, beside the specimens"
-    )
-    asked = parser.parse_args()
-    if not (folders := sorted(asked.runs.glob("*/result.json"))):
-        parser.error(f"{asked.runs} holds no finished run (*/result.json)")
+    folder = runs_folder("The local learning coefficient of kept runs, beside the specimens.")
     rows = []
-    for path in [*zoo.names(), *(file.parent for file in folders)]:
+    for path in [*zoo.names(), *finished(folder)]:
         run = load(path)
-        print(f"learning_coefficient: {path}", file=sys.stderr, flush=True)
+        say(f"learning_coefficient: {path}")
         rows.append({"run": str(path) if isinstance(path, str) else path.name,
                      "phase": run.phase, **measure(run)})  # fmt: skip
     report(rows)

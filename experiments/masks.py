@@ -18,7 +18,7 @@ from anchor_interp.interventions.masks import Paths
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.sequences import Place, drawn_sequences
 from margins import FRESH_SEEDS
-from measured import Measured, experiment, spread, table, tell_filled
+from measured import Measured, experiment, spread, table
 from papers.rows import Row
 
 N = 40
@@ -64,11 +64,7 @@ def report(found: Measured) -> None:
         ["recipe", "runs", *head],
         [[name, str(len(runs)), *cells(runs)] for name, runs in found.used.items()],
     )
-    apart = table(
-        ["recipe", "seed", "phase", *head],
-        [[row["recipe"], str(row["seed"]), row["phase"], *cells([row])] for row in found.missed],
-    )
-    tell_filled("masks", {"runs": found.rows}, found, of_all=of_all, others=found.others(apart))
+    found.tell("masks", of_all=of_all, others=found.others(head, lambda row: cells([row])))
 
 
 def _spread(values: Sequence[float | None]) -> str:

@@ -1,4 +1,4 @@
-"""What the experiments on the recipes share: their runs, what was measured of each, and tables."""
+"""What the experiments on runs share: the runs, what was measured of each, tables and pages."""
 
 import argparse
 import json
@@ -14,8 +14,7 @@ from anchor_interp._util.errors import AnchorInterpError, StoreError
 from anchor_interp._util.files import write_text
 from anchor_interp.runs.measurements import Measure, kept, measure_run
 from anchor_interp.runs.presets import RECIPES
-from anchor_interp.runs.run import load
-from anchor_interp.sweeps.effects import LEVEL
+from anchor_interp.runs.run import Run, load
 from margins import FRESH_SEEDS, MARGINS
 from papers.rows import Row, Rows
 
@@ -35,26 +34,27 @@ class Measured:
         return {r: [row for row in self.rows if row["recipe"] == r and row["reached"]]
                 for r in recipes}  # fmt: skip
 
-    @property
-    def missed(self) -> list[Row]:
-        """The other runs."""
-        return [row for row in self.rows if not row["reached"]]
-
-    @property
-    def seeds(self) -> list[int]:
-        """All seeds, ascending."""
-        return sorted({row["seed"] for row in self.rows})
-
-    def others(self, table: str) -> str:
-        """The table of the missed runs, which stand in no other one."""
-        if not self.missed:
+    def others(self, head: Sequence[str], cells: Callable[[Row], Sequence[str]]) -> str:
+        """The table of the other runs, which stand in no other one."""
+        lines = [
+            [row["recipe"], str(row["seed"]), row["phase"], *cells(row)]
+            for row in self.rows
+            if not row["reached"]
+        ]
+        if not lines:
             return "Every run reached its recipe's phase."
-        return f"Runs that did not reach their recipe's phase, in no number above:\n\n{table}"
+        text = table(["recipe", "seed", "phase", *head], lines)
+        return f"Runs that did not reach their recipe's phase, in no number above:\n\n{text}"
 
     def count(self, recipe: str) -> str:
         """How many runs of a recipe reached its phase, as text."""
         total = sum(row["recipe"] == recipe for row in self.rows)
         return f"{len(self.used[recipe])} of {total}"
+
+    def tell(self, name: str, **parts: object) -> None:
+        """Tell of these runs."""
+        seeds = sorted({row["seed"] for row in self.rows})
+        tell(name, {"runs": self.rows}, first=seeds[0], last=seeds[-1], **parts)
 
 
 def experiment(
@@ -69,21 +69,19 @@ def experiment(
     parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds))
     asked = parser.parse_args()
     try:
-        report(Measured(measure_recipes(name, asked.runs, asked.seeds)))
+        report(Measured(_measure_recipes(name, asked.runs, asked.seeds)))
     except AnchorInterpError as error:
         raise SystemExit(f"{name}: {error}") from error
 
 
-def measure_recipes(
-    name: str, runs: Path, seeds: Sequence[int], recipes: Sequence[str] = tuple(RECIPES)
-) -> list[Row]:
+def _measure_recipes(name: str, runs: Path, seeds: Sequence[int]) -> list[Row]:
     """What ``NAME.measure`` says of every finished run; missing seeds are named and left out."""
     measure = Measure(name, f"{name}:measure")
     rows = []
-    for recipe in recipes:
+    for recipe in RECIPES:
         there = [seed for seed in seeds if (runs / str(seed) / recipe / "result.json").exists()]
         if missing := sorted(set(seeds) - set(there)):
-            _say(f"{name}: no run of {recipe} with seed {missing}")
+            say(f"{name}: no run of {recipe} with seed {missing}")
         if not there:
             raise StoreError(
                 f"{runs} holds no finished run of {recipe}; train it with "
@@ -92,7 +90,7 @@ def measure_recipes(
         for seed in there:
             run = load(runs / str(seed) / recipe)
             if kept(run.folder.path, measure, run.step) is None:
-                _say(f"{name}: {recipe}, seed {seed}")
+                say(f"{name}: {recipe}, seed {seed}")
                 measure_run(run.folder.path, [measure])
             reached = run.phase == MARGINS[recipe].phase
             row: Row = {"recipe": recipe, "seed": seed, "phase": run.phase, "reached": reached}
@@ -100,7 +98,33 @@ def measure_recipes(
     return rows
 
 
-def _say(text: str) -> None:
+def runs_folder(description: str) -> Path:
+    """The folder that ``--runs`` names on the command line."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--runs", type=Path, required=True, help="folder of run folders")
+    folder: Path = parser.parse_args().runs
+    return folder
+
+
+def finished(folder: Path) -> list[Path]:
+    """The folders of the finished runs in a folder."""
+    return [result.parent for result in sorted(folder.glob("*/result.json"))]
+
+
+def mixtures(folder: Path) -> list[Run]:
+    """The fitted runs in a folder whose accuracy on unseen pairs is 0.1 to 0.9."""
+    runs = map(load, finished(folder))
+    fitted = [run for run in runs if run.phase not in ("undertrained", "memorizing")]
+    mixed = [run for run in fitted if 0.1 <= (run.evaluation.ood_accuracy or 0.0) <= 0.9]
+    if not mixed:
+        raise SystemExit(
+            f"{folder} holds no fitted run whose accuracy on unseen pairs is 0.1 to 0.9"
+        )
+    return mixed
+
+
+def say(text: str) -> None:
+    """A line of progress."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -119,15 +143,8 @@ def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "".join("| " + " | ".join(row) + " |\n" for row in escaped)
 
 
-def tell(name: str, data: Any, text: str) -> None:
-    """The table as ``docs/evidence/NAME.md``, the data as JSON on standard output."""
-    write_text(EVIDENCE / f"{name}.md", text)
-    print(json.dumps(data, indent=1))
-
-
-def tell_filled(name: str, data: Any, found: Measured, **parts: object) -> None:
-    """Tell what the template ``reports/NAME.md`` says with these parts."""
+def tell(name: str, data: Any, **parts: object) -> None:
+    """Write ``reports/NAME.md`` with these parts as ``docs/evidence/NAME.md``; print the data."""
     template = (Path(__file__).parent / "reports" / f"{name}.md").read_text(encoding="utf-8")
-    ends = {"first": found.seeds[0], "last": found.seeds[-1]}
-    text = template.format(**ends, level=LEVEL, **parts)
-    tell(name, data, text.rstrip() + "\n")
+    write_text(EVIDENCE / f"{name}.md", template.format(**parts).rstrip() + "\n")
+    print(json.dumps(data, indent=1))

@@ -5,28 +5,15 @@ folder in FOLDER that is neither memorizing nor undertrained and whose accuracy 
 0.1 to 0.9. The page's runs are those of ``papers/verdict_runs.py``.
 """
 
-import argparse
-from pathlib import Path
-
 import numpy as np
 
 from anchor_interp import sample
 from anchor_interp.models.embeddings import key_embeddings
 from anchor_interp.runs.answers import answer_map
-from anchor_interp.runs.run import Run, load
-from measured import table, tell
+from anchor_interp.runs.run import Run
+from measured import mixtures, runs_folder, table, tell
 from papers.rows import Row
 
-TEXT = """# What decides a cell
-
-How a property of a cell goes with the share of its answers to unseen pairs that follow the rule,
-in {} mixtures of random settings whose weights were kept: median and range over the runs.
-
-{}
-Neither the split nor how often a key was trained at a position decides. Keys that are near in the
-embedding go together a little. Keys that are near as numbers on the whole do not, though in single
-runs they do; the smallest mostly follow the rule less than others.
-"""
 TITLES = {
     "held_out": "rule's share where the key is test data at its position, less that elsewhere",
     "frequency": "correlation with how often training has the key at the position",
@@ -66,17 +53,9 @@ def _correlation(one: np.ndarray, two: np.ndarray) -> float:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="What decides a cell, in kept runs.")
-    parser.add_argument("--runs", type=Path, required=True, help="folder of run folders")
-    folder = parser.parse_args().runs
-    runs = [load(file.parent) for file in sorted(folder.glob("*/result.json"))]
-    fitted = [run for run in runs if run.phase not in ("undertrained", "memorizing")]
-    rows = [measure(run) for run in fitted if 0.1 <= (run.evaluation.ood_accuracy or 0.0) <= 0.9]
-    if not rows:
-        raise SystemExit(f"nearby: {folder} holds no fitted run whose accuracy on unseen pairs is "
-                         "0.1 to 0.9; expected run folders in it")  # fmt: skip
+    rows = [measure(run) for run in mixtures(runs_folder("What decides a cell, in kept runs."))]
     values = {name: [row[name] for row in rows] for name in TITLES}
     lines = [[TITLES[name], f"{np.median(of):z.2f} ({min(of):z.2f} to {max(of):z.2f})"]
              for name, of in values.items()]  # fmt: skip
     head = ["property", "median (range)"]
-    tell("nearby", {"runs": rows}, TEXT.format(len(rows), table(head, lines)))
+    tell("nearby", {"runs": rows}, n=len(rows), table=table(head, lines))

@@ -13,10 +13,10 @@ import torch
 from anchor_interp import load
 from anchor_interp.analysis.circuits import prune
 from anchor_interp.analysis.flow import information_flow
-from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.pages import mechanism_figures as plotting
 from anchor_interp.pages import style
-from anchor_interp.tasks.sequences import PROBE, PROBE_POSITION, aligned_sequences
+from anchor_interp.tasks.sequences import PROBE
+from circuit_sizes import bench
 
 FIGURES = Path(__file__).parent.parent / "figures"
 SEQUENCES = 200
@@ -27,11 +27,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for phase in ("symmetric", "inferential"):
         run = load(f"tiny/{phase}/1")
-        sequences, references = (
-            aligned_sequences(run.config.anchor_task, PROBE_POSITION, SEQUENCES, seed=seed)
-            for seed in (0, 1)
-        )
-        circuit = prune(EdgeAblation(run.model, sequences, "resample", references=references))
+        circuit = prune(bench(run, 0, SEQUENCES))
         flow = information_flow(run.model, PROBE)
         path = FIGURES / f"probe-{phase}.png"
         style.save(plotting.information_flow(flow, circuit), path)

@@ -10,7 +10,7 @@ Both resume and keep their runs under ``--out``. They print JSON and write
 import argparse
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -28,39 +28,27 @@ from margins import FRESH_SEEDS, MARGINS
 from measured import table, tell
 from papers.rows import Row
 
-NOT_TRAINED = "not trained"  # the phase of a missing run, which does not count as kept
 _HEADINGS = {
     "train_accuracy": "train", "id_accuracy": "ID", "ood_accuracy": "OOD",
     "symmetric_accuracy": "symmetric", "commutativity": "commut.",
 }  # fmt: skip
-_EARLIER = (
-    "The recipes but the two symmetric ones were judged once before, on the seeds 200 to 209. "
-    "There 10 runs of memorizing, 8 of composite, 10 of inferential, 10 of neurips-memorizing and "
-    "9 of neurips-inferential kept their margin. These seeds are not in the tables."
-)
 _SETTINGS = ("task", "model", "sequences", "steps x lr", "gamma", "decay", "lr x wd")
 
 
-def search(out: Path, workers: int | None, train: bool = True) -> None:
+def search(out: Path, workers: int | None) -> None:
     """Train everything in ``tried.yaml`` and write the table of it."""
     tried = dict(_tried())
-    if train:
-        _train(tried, out / "search", workers)
-    report_search(
+    _train(tried, out / "search", workers)
+    rows = [
         {"run_id": name, **_settings(config), "seed": config.seed, **_found(out / "search" / name)}
         for name, config in tried.items()
-    )
-
-
-def report_search(found: Iterable[Row]) -> None:
-    """Write the table of what was tried."""
-    rows = list(found)
+    ]
     lines = [[*_cells(row), str(row["seed"]), *_numbers(row), row["phase"]] for row in rows]
     head = [*_SETTINGS, "seed", *_HEADINGS.values(), "phase"]
-    tell("recipes_search", {"runs": rows}, f"# Recipes, tried\n\n{table(head, lines)}")
+    tell("recipes_search", {"runs": rows}, runs=table(head, lines))
 
 
-def judge(out: Path, workers: int | None, train: bool = True) -> None:
+def judge(out: Path, workers: int | None) -> None:
     """Train every recipe on the fresh seeds and compare with the margins.
 
     The runs lie where ``anchor-interp quickstart --seed SEED --out OUT/SEED`` puts them.
@@ -70,13 +58,12 @@ def judge(out: Path, workers: int | None, train: bool = True) -> None:
         for name, config in RECIPES.items()
         for seed in FRESH_SEEDS
     }
-    if train:
-        _train(runs, out, workers)
+    _train(runs, out, workers)
     rows = []
     for name, seed in itertools.product(RECIPES, FRESH_SEEDS):
-        found = _found(path := out / str(seed) / name)
-        kept = found["phase"] != NOT_TRAINED and MARGINS[name].kept(load(path).evaluation)
-        rows.append({"recipe": name, "seed": seed, "kept": kept, **found})
+        path = out / str(seed) / name
+        kept = MARGINS[name].kept(load(path).evaluation)
+        rows.append({"recipe": name, "seed": seed, "kept": kept, **_found(path)})
     report_judged(rows)
 
 
@@ -91,15 +78,12 @@ def report_judged(rows: Sequence[Row]) -> None:
             "kept": sum(row["kept"] for row in mine),
             "right_phase": sum(row["phase"] == margin.phase for row in mine),
             "seeds": len(mine),
-            "trained": sum(row["phase"] != NOT_TRAINED for row in mine),
             **_settings(config),
         }
         for column in _HEADINGS:
             values = [row[column] for row in mine if row[column] is not None]
             entry[column] = median(values) if values else None
-        kept = f"{entry['kept']} of {entry['trained']}"
-        if entry["trained"] < entry["seeds"]:
-            kept += f" ({entry['seeds'] - entry['trained']} not trained)"
+        kept = f"{entry['kept']} of {entry['seeds']}"
         above.append([name, *_cells(entry), margin.text, kept, *_numbers(entry)])
         summary.append(entry)
     lines = [
@@ -110,8 +94,7 @@ def report_judged(rows: Sequence[Row]) -> None:
     medians = [f"median {heading}" for heading in _HEADINGS.values()]
     recipes = table(["recipe", *_SETTINGS, "margin", "kept", *medians], above)
     runs = table(["recipe", "seed", *_HEADINGS.values(), "phase", "margin kept"], lines)
-    text = f"# Recipes, judged\n\n{recipes}\n{_EARLIER}\n\n{runs}"
-    tell("recipes", {"recipes": summary, "runs": rows}, text)
+    tell("recipes", {"recipes": summary, "runs": rows}, recipes=recipes, runs=runs)
 
 
 def _tried() -> Iterator[tuple[str, RunConfig]]:
@@ -163,10 +146,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _found(folder: Path) -> Row:
-    names = (*_HEADINGS, "stable_rank")
-    if not (folder / "result.json").exists():
-        return dict.fromkeys(names) | {"phase": NOT_TRAINED}
-    run = load(folder)
+    run, names = load(folder), (*_HEADINGS, "stable_rank")
     return {name: getattr(run.evaluation, name) for name in names} | {"phase": run.phase}
 
 
@@ -180,11 +160,10 @@ def main() -> None:
     parser.add_argument("what", choices=("search", "judge"))
     parser.add_argument("--out", type=Path, default=Path("runs/recipes"))
     parser.add_argument("--workers", type=int, help="runs at a time; all cores if not given")
-    parser.add_argument("--table", action="store_true", help="train nothing; report what is there")
     asked = parser.parse_args()
     try:
         work = search if asked.what == "search" else judge
-        work(asked.out, asked.workers, not asked.table)
+        work(asked.out, asked.workers)
     except AnchorInterpError as error:
         raise SystemExit(f"recipes: {error}") from error
 

@@ -11,13 +11,6 @@ from anchor_interp.models.exact import Mechanism
 from anchor_interp.runs.zoo import names
 from measured import table, tell
 
-TEXT = """# The verdict on the packaged models
-
-Every specimen and every hand-set model: its phase by answers, the verdict with its evidence in
-order, and what its [answer map](../mechanism.md#answer-maps) says.
-
-{}"""
-
 
 def main() -> None:
     """Measure every model."""
@@ -30,7 +23,7 @@ def main() -> None:
         found[name] = {"phase": run.phase, "verdict": given.phase, "evidence": evidence,
                        "cells": answers.cells, "explained": answers.explained}  # fmt: skip
     head = ["model", "phase by answers", "verdict", "evidence", "answers to unseen pairs"]
-    tell("specimens", to_dict(found), TEXT.format(table(head, lines)))
+    tell("specimens", to_dict(found), table=table(head, lines))
 
 
 if __name__ == "__main__":
