@@ -8,7 +8,7 @@ count. The random settings of the anchor tasks had been seen, so no claim counts
 from matplotlib.figure import Figure
 
 import section
-from anchor_interp.pages.style import INK, QUALITATIVE, legend_below, single
+from anchor_interp.pages.style import INK, QUALITATIVE, legend_below, panel
 from papers.across_tasks import TASK_RUNS, AcrossTasks, TaskRuns
 from papers.claims import LEDGER
 from papers.effects import Number, value_of
@@ -57,8 +57,7 @@ def _points(x: Number, of: TaskRuns, rows: Rows, label: str, told: str) -> Figur
     fitted = {row["run_id"] for row in of.fitted(rows)}
     label = label.replace("of W_Q", "of layers") if of.study == "concepts" else label
     sizes = sorted({row["n_sequences"] for row in rows}) if told else []
-    with single(2.75, 2.9) as figure:
-        axes = figure.subplots()
+    with panel(2.75, 2.9) as (figure, axes):
         for row in of.prepare(rows):
             at, unseen = value_of(row, x), value_of(row, of.unseen)
             if at is None or unseen is None:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 import section
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.pages.style import INK, QUALITATIVE, legend_below, plain_ticks, single
+from anchor_interp.pages.style import INK, QUALITATIVE, legend_below, panel, plain_ticks
 from papers.rows import (
     Row,
     Rows,
@@ -88,8 +88,7 @@ def over_data(
     sizes = sorted({row["n_sequences"] for row in rows})
     corners = sorted({(row["gamma"], row["weight_decay"]) for row in rows})
     colours = QUALITATIVE if len(corners) > 2 else QUALITATIVE[::3]  # the paper's two corners
-    with single(3.5, 3.3) as figure:
-        axes = figure.subplots()
+    with panel(3.5, 3.3) as (figure, axes):
         for index, ((gamma, decay), colour) in enumerate(zip(corners, colours, strict=False)):
             label_of = f"$\\gamma$ {gamma:g}, decay {decay:g}"
             axes.plot([], [], "o", color=colour, label=label_of)

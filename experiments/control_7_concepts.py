@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 import section
 from anchor_interp._util.errors import StoreError
-from anchor_interp.pages.style import QUALITATIVE, single
+from anchor_interp.pages.style import QUALITATIVE, panel
 from anchor_interp.runs.run import Run, load
 from concepts.drawings import drawings
 from concepts.figures import tiled
@@ -57,8 +57,7 @@ def grid(runs: dict[str, Run]) -> Figure:
     found = [drawings(run, N) for run in runs.values()]
     chosen = [index for index, role in enumerate(found[0].roles) if role == "tested"]
     sheet = tiled(np.stack([np.concatenate([*each.drawn[chosen]]) for each in found]))
-    with single(0.32 * N * len(chosen) + 0.9, 0.34 * len(runs) + 0.6) as figure:
-        axes = figure.subplots()
+    with panel(0.32 * N * len(chosen) + 0.9, 0.34 * len(runs) + 0.6) as (figure, axes):
         axes.imshow(sheet, interpolation="nearest")
         heights = (np.arange(len(runs)) + 0.5) * sheet.shape[0] / len(runs)
         axes.set_yticks(heights, list(runs), fontsize=8)
@@ -70,8 +69,7 @@ def grid(runs: dict[str, Run]) -> Figure:
 
 def over_gamma(rows: Rows, name: str) -> Figure:
     """A share of every run over gamma, with the means."""
-    with single(2.7, 2.7) as figure:
-        axes = figure.subplots()
+    with panel(2.7, 2.7) as (figure, axes):
         points = [(row["gamma"], row[name]) for row in rows if row.get(name) is not None]
         axes.scatter(
             [g for g, _ in points], [v for _, v in points], s=16, color=QUALITATIVE[0], alpha=0.5

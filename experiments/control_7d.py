@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 import section
-from anchor_interp.pages.style import QUALITATIVE, single
+from anchor_interp.pages.style import QUALITATIVE, panel
 from papers.effects import grouped
 from papers.language_runs import GAMMAS, crossing, curve
 from papers.rows import Rows
@@ -34,8 +34,7 @@ def panels(rows: Rows) -> Iterator[tuple[str, Figure]]:
 def curves(rows: Rows) -> Figure:
     """Perplexity by tokens seen at both initialisations."""
     found = crossing(rows)
-    with single(4.0, 3.4) as figure:
-        axes = figure.subplots()
+    with panel(4.0, 3.4) as (figure, axes):
         for gamma, colour in zip(GAMMAS, QUALITATIVE, strict=False):
             mine = [curve(row) for row in rows if row["gamma"] == gamma]
             for tokens, losses in mine:

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 
 import section
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
-from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, legend_below, single
+from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, legend_below, panel, single
 from anchor_interp.sweeps.diagrams import phase_diagrams
 from papers import wide
 from papers.effects import grouped
@@ -30,8 +30,7 @@ _COURSES = (("x-10", "the rule", INFERENTIAL), ("x-6", "the other order's", SYMM
 
 def best_and_end(rows: Rows, best: str, end: str, colour: str) -> Figure:
     """A share of the answers over gamma: a mark a seed, a line through the means."""
-    with single(2.6, 3.4) as figure:
-        axes = figure.subplots()
+    with panel(2.6, 3.4) as (figure, axes):
         kinds = ((best, colour, "-", "best along training"),
                  (end, "none", "--", "at the end, if fitted"))  # fmt: skip
         for side, (column, filled, line, label) in zip((-1, 1), kinds, strict=True):

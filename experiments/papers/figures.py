@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from anchor_interp.analysis.similarity import Similarity
 from anchor_interp.models.embeddings import EmbeddingStructure
 from anchor_interp.pages.diagram_marks import COLOURS
-from anchor_interp.pages.style import INK, frame, plain_ticks, signed_map, single
+from anchor_interp.pages.style import INK, frame, panel, plain_ticks, signed_map, single
 from anchor_interp.tasks.functions import Pair
 
 from .claims import LEDGER
@@ -63,8 +63,7 @@ def forest(groups: Mapping[str, Sequence[Judgement]]) -> Figure:
     heights = np.array([0.07 + 0.16 * (1 + words.count("\n")) for words, _ in lines])
     places = -np.cumsum(heights) + heights / 2
     present = {one.verdict for _, one in lines if one is not None}
-    with single(5.0, 1.3 + heights.sum()) as figure:
-        axes = figure.subplots()
+    with panel(5.0, 1.3 + heights.sum()) as (figure, axes):
         for (words, judged), place, height in zip(lines, places, heights, strict=True):
             if judged is None:
                 axes.axhspan(place - height / 2, place + height / 2, color=INK, alpha=0.09, lw=0)
@@ -111,8 +110,7 @@ def confusion(score: VerdictScore) -> Figure:
     """The phase of every run against the verdict from its mechanism."""
     counts = np.array([[score.confusion[phase][other] for other in GIVEN] for phase in PHASES])
     shares = counts / np.maximum(1, counts.sum(1, keepdims=True))
-    with single(5.2, 3.4) as figure:
-        axes = figure.subplots()
+    with panel(5.2, 3.4) as (figure, axes):
         axes.imshow(shares, vmin=0, vmax=1, cmap="Blues")
         for (row, column), n in np.ndenumerate(counts):
             if n:
@@ -158,8 +156,7 @@ def over_depth(rows: Rows, column: str, label: str) -> Figure:
     depths, levels = (sorted({row[name] for row in rows}) for name in ("n_layers", "complexity"))
     colours = [*map(tuple, colormaps["viridis"](np.linspace(0, 0.9, len(levels))))]
     hollow = False
-    with single(4.2, 3.4) as figure:
-        axes = figure.subplots()
+    with panel(4.2, 3.4) as (figure, axes):
         for (place, depth), (index, level) in itertools.product(
             enumerate(depths), enumerate(levels)
         ):
@@ -215,8 +212,7 @@ def strips(
     hollow: Mapping[str, Sequence[bool]] = MappingProxyType({}),
 ) -> Figure:
     """Values of some groups side by side, with their means; without a reference, logarithmic."""
-    with single(0.9 + 1.0 * len(groups), 3.2) as figure:
-        axes = figure.subplots()
+    with panel(0.9 + 1.0 * len(groups), 3.2) as (figure, axes):
         for place, (name, values) in enumerate(groups.items()):
             _strip(axes, place, values, _GROUPS[place % 4], hollow=hollow.get(name, ()))
         if reference is None:
@@ -234,8 +230,7 @@ def strips(
 def grid(rows: Rows, x: str, y: str, number: str, *, labels: tuple[str, str, str]) -> Figure:
     """Means of a number over two settings, with the letters of the runs' phases."""
     across, up = (sorted({row[name] for row in rows}) for name in (x, y))
-    with single(1.5 + 1.1 * len(across), 1.3 + 0.75 * len(up)) as figure:
-        axes = figure.subplots()
+    with panel(1.5 + 1.1 * len(across), 1.3 + 0.75 * len(up)) as (figure, axes):
         means = np.full((len(up), len(across)), math.nan)
         for j, i in np.ndindex(*means.shape):
             cell = [row for row in rows if (row[x], row[y]) == (across[i], up[j])]
@@ -256,8 +251,7 @@ def grid(rows: Rows, x: str, y: str, number: str, *, labels: tuple[str, str, str
 
 def spectra(lines: Mapping[int, Sequence[float]]) -> Figure:
     """Eigenvalues, largest first, at several steps of a training: the later, the darker."""
-    with single(4.4, 3.4) as figure:
-        axes = figure.subplots()
+    with panel(4.4, 3.4) as (figure, axes):
         shades = colormaps["viridis_r"](np.linspace(0.1, 1, len(lines)))
         for colour, (step, values) in zip(shades, lines.items(), strict=True):
             label = f"step {step:,}" if step in (min(lines), max(lines)) else None
@@ -279,8 +273,7 @@ def triangles(similarity: Similarity, low: Corner, up: Corner, *, centred: bool)
     keys = sorted(set(similarity.keys.tolist()))
     at = {item: i for i, item in enumerate(zip(similarity.anchors, similarity.keys, strict=True))}
     shown = np.full((len(keys), len(keys)), math.nan)
-    with single(4.1, 3.4) as figure:
-        axes = figure.subplots()
+    with panel(4.1, 3.4) as (figure, axes):
         for (row, one), (column, two) in itertools.product(enumerate(keys), repeat=2):
             if row != column:
                 rows, columns = low if row > column else up
@@ -305,8 +298,7 @@ def embedded_numbers(structure: EmbeddingStructure, keys: Sequence[int]) -> Figu
     """
     points = structure.coordinates[:, :2]
     share = structure.eigenvalues / structure.eigenvalues.sum()
-    with single(4.2, 3.9) as figure:
-        axes = figure.subplots()
+    with panel(4.2, 3.9) as (figure, axes):
         axes.scatter(points[:, 0], points[:, 1], s=0)
         for key, (x, y), colour in zip(keys, points, colormaps["cividis"](
             np.linspace(0, 0.85, len(keys))), strict=True):  # fmt: skip
@@ -332,8 +324,7 @@ def mask_drawing(hidden: int) -> Figure:
     paper, figures 4A and 4B).
     """
     names = ("noise", "x", "a1", "a2", "noise")
-    with single(4.0, 2.9) as figure:
-        axes = figure.subplots()
+    with panel(4.0, 2.9) as (figure, axes):
         for layer, query in itertools.product(range(2), range(len(names))):
             for key in range(query + 1):
                 style: dict[str, Any] = {"color": INK, "lw": 0.9, "alpha": 0.35}
