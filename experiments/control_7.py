@@ -74,7 +74,7 @@ def epochs(rows: Rows) -> Figure:
     def passes(row: Row) -> float | None:
         return None if (found := log_epochs(row)) is None else math.exp(found)
 
-    return over_data(rows, passes, never_came("steps_to_loss"), "epochs to a loss of 0.05")
+    return over_data(rows, passes, never_came, "epochs to a loss of 0.05")
 
 
 def over_data(

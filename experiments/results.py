@@ -26,8 +26,6 @@ from pathlib import Path
 from statistics import mean, median
 from typing import get_args
 
-import numpy as np
-
 from anchor_interp._util.files import write_text
 from anchor_interp.analysis.routes import RouteName
 from anchor_interp.analysis.statistics import mean_interval
@@ -35,11 +33,10 @@ from ledger_text import TEXTS, before_table, claims_table, counts, known_table, 
 from measured import spread, table
 from papers import page, wide
 from papers.claims import BETWEEN_PHASES, CLAIMS, PHASE_2, RANDOM
-from papers.detection import detection
 from papers.effects import grouped
 from papers.judging import Claim, Judgement
 from papers.page import Ledger
-from papers.rows import Row
+from papers.rows import Row, detection_of_unequal
 from papers.studies import STUDIES
 from papers.tables import read_study, read_tables
 from papers.verdict_runs import half_of
@@ -210,7 +207,8 @@ def noise_table(_: Ledger) -> str:
             [v for row in rows if (v := row.get(f"auroc_{score}{end}")) is not None]
             for end in ("", "_neighbours", "_strangers")
         ]
-        areas.append([_with_as_much_data(row, score) for row in rows] if score != "final" else [])
+        again = [detection_of_unequal(row, score) for row in rows] if score != "final" else []
+        areas.append([area.auroc for area in again if area is not None])
         lines.append([title, *map(_mean_of, areas)])
     head = ["ranked by", "against all others", "innocent neighbours", "the rest", "as much data"]
     return table(head, lines)
@@ -221,22 +219,6 @@ def _mean_of(values: list[float]) -> str:
         return ""
     low, high = mean_interval(values)
     return f"{sum(values) / len(values):.2f} ({low:.2f} to {high:.2f}), n = {len(values)}"
-
-
-def _with_as_much_data(row: Row, score: str) -> float:
-    """The area against pairs of unequal anchors alone.
-
-    Both their orders have one target, so they have twice the data of a pair like (3, 3), which is
-    learned late for that reason.
-    """
-    scores = {
-        (int(name[-2]), int(name[-1])): value
-        for name, value in row.items()
-        if name.startswith(f"{score}_pair_") and name[-2] != name[-1]
-    }
-    broken = {(int(a), int(b)) for a, b in row["broken"].split()}
-    broken |= {(b, a) for a, b in broken}
-    return detection(np.array([*scores.values()]), [*scores], [*broken]).auroc
 
 
 @functools.cache

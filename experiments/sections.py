@@ -49,8 +49,7 @@ from papers.figures import (
     triangles,
 )
 from papers.judging import Judgement
-from papers.measures import LEVELS
-from papers.rows import Rows, matching, never_came, of_three_and_four, on_control, steps_to
+from papers.rows import Rows, matching, never_came, of_three_and_four, on_control, steps_to_loss
 from papers.studies import STUDIES
 from section import Data, Panels, titled
 
@@ -176,12 +175,11 @@ def neurips_5_3(data: Data) -> Panels:
 
 def _speed(data: Data, *sizes: str) -> list[tuple[str, Figure]]:
     """Steps to a training loss over depth, a panel for each size of the initial weights."""
-    rows, column = data.rows("complexity-post"), "steps_to_loss"
+    rows = data.rows("complexity-post")
     ends = dict(zip(("large", "small"), sorted({row["gamma"] for row in rows}), strict=True))
     return [
         (f"{size} initialisation, gamma {ends[size.split()[-1]]:g}",
-         over_depth([*filter(matching({"gamma": ends[size.split()[-1]]}), rows)], column,
-                    f"steps to a loss of {LEVELS[column]:g}"))
+         over_depth([*filter(matching({"gamma": ends[size.split()[-1]]}), rows)]))
         for size in sizes
     ]  # fmt: skip
 
@@ -354,11 +352,8 @@ def own(data: Data) -> Panels:
         f"gamma {gamma:g}": mine
         for (gamma,), mine in grouped(data.rows("arbitrary"), ["gamma"]).items()
     }
-    steps = {
-        name: [steps_to(row, "steps_to_loss") or 0.0 for row in mine]
-        for name, mine in found.items()
-    }
-    never = {name: [*map(never_came("steps_to_loss"), mine)] for name, mine in found.items()}
+    steps = {name: [steps_to_loss(row) or 0.0 for row in mine] for name, mine in found.items()}
+    never = {name: [*map(never_came, mine)] for name, mine in found.items()}
     price = strips(steps, "steps to a training loss of 0.05", hollow=never)
     changed = strips(branches(data.rows("branches")), "OOD accuracy", reference=0.5)
     return [

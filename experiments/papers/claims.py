@@ -43,16 +43,7 @@ from .effects import (
     values_of,
 )
 from .judging import Claim, Family, Judgement, judge
-from .rows import (
-    PREPARED,
-    Row,
-    Rows,
-    every,
-    matching,
-    never,
-    never_came,
-    of_this_name,
-)
+from .rows import NUMBERS, PREPARED, Row, Rows, every, matching, never, never_came
 
 PHASE_2 = ("composite", "symmetric")
 # The studies whose runs are compared by phase.
@@ -60,6 +51,12 @@ RANDOM = ("settings", "settings-judging", "settings-post", "settings-post-again"
 # Half the smallest step between phases in the complexity-control paper's figure 5C: the stable rank
 # is about 150 in phase 1, 55 in phase 2 (100, and 30 where it commutes) and 10 in phase 3.
 HALF_A_STEP = math.sqrt(150 / 55)
+_PREPARED = {
+    **PREPARED,
+    "outside-zone": wide.outside_zone,
+    "complete-seeds": wide.complete,
+    "unseen": wide.unseen,
+}
 _WORDS = frozenset((
     "studies", "prepare", "kind", "python", "of", "on", "more", "less", "only", "reference",
     "where", "apart", "also", "within", "free", "cluster", "sign", "untrained",
@@ -125,12 +122,12 @@ def _effect(said: Mapping[str, Any]) -> Effect:
         "apart": tuple(said.get("apart", ())),
         "also": tuple(said.get("also", ())),
     }
-    number, sign = of_this_name(said["of"]), said.get("sign", 1)
+    number, sign = NUMBERS.get(said["of"], said["of"]), said.get("sign", 1)
     within, cluster = (tuple(said.get(name, ())) for name in ("within", "cluster"))
     answerable = Answerable(
         fitted=tuple(said["fitted"]) if "fitted" in said else None,
         above=tuple(said["above"]) if "above" in said else None,
-        unreached=never_came(said["unreached"]) if "unreached" in said else never,
+        unreached=never_came if said.get("unreached") else never,
     )
     only = matching(said.get("only", {}))
     match said.get("kind") or said["python"]:
@@ -154,16 +151,9 @@ def _effect(said: Mapping[str, Any]) -> Effect:
 
 
 def _prepared(names: Sequence[str]) -> Callable[[Rows], Rows]:
-    known = {
-        **PREPARED,
-        "outside-zone": wide.outside_zone,
-        "complete-seeds": wide.complete,
-        "unseen": wide.unseen,
-    }
-
     def prepare(rows: Rows) -> Rows:
         for name in names:
-            rows = known[name](rows)
+            rows = _PREPARED[name](rows)
         return rows
 
     return prepare

@@ -22,7 +22,7 @@ from anchor_interp.tasks.functions import Pair
 from .claims import LEDGER
 from .effects import grouped
 from .judging import Judgement
-from .rows import Rows, pair_steps, steps_to
+from .rows import Rows, never_came, pair_scores, steps_to_loss
 from .verdict_score import GIVEN, PHASES, VerdictScore
 
 _TASKS = {"complexity-control": "complexity control", "neurips": "NeurIPS"}
@@ -148,7 +148,7 @@ def by_phase(rows: Rows, numbers: Mapping[str, str], *, strata: bool = True) -> 
     return figure
 
 
-def over_depth(rows: Rows, column: str, label: str) -> Figure:
+def over_depth(rows: Rows) -> Figure:
     """Steps of every run over depth, a colour a number of broken groups (NeurIPS paper, figure 6).
 
     A bar is a mean. Runs that never came to the loss are hollow, at their last step.
@@ -161,7 +161,7 @@ def over_depth(rows: Rows, column: str, label: str) -> Figure:
             enumerate(depths), enumerate(levels)
         ):
             mine = [row for row in rows if (row["n_layers"], row["complexity"]) == (depth, level)]
-            values = [(n, row.get(column) is None) for row in mine if (n := steps_to(row, column))]
+            values = [(n, never_came(row)) for row in mine if (n := steps_to_loss(row))]
             hollow |= any(never for _, never in values)
             at = place + 0.8 * (index + 0.5) / len(levels) - 0.4
             for shift, (number, never) in zip(itertools.cycle((-0.02, 0, 0.02)), values):
@@ -169,7 +169,8 @@ def over_depth(rows: Rows, column: str, label: str) -> Figure:
             mean = _mean([number for number, _ in values])
             axes.plot([at - 0.06, at + 0.06], [mean, mean], color=colours[index], lw=2)
         axes.set_xticks(range(len(depths)), [f"{depth} layers" for depth in depths])
-        axes.set(xlabel="depth", ylabel=label, ylim=(0, None), xlim=(-0.5, len(depths) - 0.5))
+        axes.set(xlabel="depth", ylabel="steps to a loss of 0.05")
+        axes.set(ylim=(0, None), xlim=(-0.5, len(depths) - 0.5))
         axes.grid(alpha=0.25, axis="y")
         handles = [Line2D([], [], marker="o", ls="none", color=colour, label=f"{level:g} broken")
                    for level, colour in zip(levels, colours, strict=True)]  # fmt: skip
@@ -182,13 +183,13 @@ def pairs_learned(rows: Rows, marked: Callable[[Pair], bool]) -> Figure:
 
     ``marked`` pairs are in colour; one that a run has not learned at its end is drawn hollow there.
     """
-    pairs = sorted({pair for row in rows for pair in pair_steps(row)})
+    pairs = sorted({pair for row in rows for pair in pair_scores(row)})
     gammas = sorted({row["gamma"] for row in rows})
     with single(6.4, 2.4 * len(gammas) + 0.4) as figure:
         panels: Any = figure.subplots(len(gammas), 1, squeeze=False, sharex=True)[:, 0]
         hollow = False
         for axes, gamma in zip(panels, gammas, strict=True):
-            mine = [(pair_steps(row), row["steps"]) for row in rows if row["gamma"] == gamma]
+            mine = [(pair_scores(row), row["steps"]) for row in rows if row["gamma"] == gamma]
             for place, pair in enumerate(pairs):
                 found = [(steps[pair], end) for steps, end in mine if pair in steps]
                 unreached = [step >= end for step, end in found]

@@ -12,7 +12,7 @@ from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import shown
 from anchor_interp.tasks.functions import Pair
 
-from .detection import detection
+from .detection import Detection, detection
 
 Row = dict[str, Any]  # one run: its columns by name
 Rows = Sequence[Row]
@@ -29,7 +29,7 @@ KNOWN_SEEDS = frozenset((300, 301, 302))
 _LOGARITHMIC = ("weight_decay", "lr", "steps", "n_sequences", "d_model")
 # Phases as the complexity-control paper counts them (section IV).
 _NUMBERED = {"memorizing": 1, "composite": 2, "symmetric": 2, "inferential": 3}
-_LATE_PAIR = re.compile(r"late_pair_(\d)(\d)")
+_PAIR = re.compile(r"(late|loss)_pair_(\d)(\d)")
 
 
 def every(_: Row) -> bool:
@@ -76,21 +76,21 @@ def setting_of(row: Row, name: str) -> float:
     return math.log(value) if name in _LOGARITHMIC else value
 
 
-def steps_to(row: Row, column: str) -> float | None:
-    """The steps to a training loss, or all steps of a run that never came there."""
+def never_came(row: Row) -> bool:
+    """Whether a run never came to a training loss of 0.05."""
+    return row.get("steps_to_loss") is None
+
+
+def steps_to_loss(row: Row) -> float | None:
+    """The steps to a training loss of 0.05, or all steps of a run that never came there."""
     if row.get("final_loss") is None:  # not measured
         return None
-    return number_of(row, column if row.get(column) is not None else "steps")
+    return number_of(row, "steps" if never_came(row) else "steps_to_loss")
 
 
-def log_steps(column: str) -> Callable[[Row], float | None]:
-    """Natural logarithm of :func:`steps_to`."""
-    return lambda row: None if (steps := steps_to(row, column)) is None else math.log(steps)
-
-
-def never_came(column: str) -> Test:
-    """Runs that never came to a training loss."""
-    return lambda row: row.get(column) is None
+def log_steps(row: Row) -> float | None:
+    """Natural logarithm of :func:`steps_to_loss`."""
+    return None if (steps := steps_to_loss(row)) is None else math.log(steps)
 
 
 def log_final_loss(row: Row) -> float | None:
@@ -120,15 +120,24 @@ def of_three_and_four(pair: Pair) -> bool:
     return set(pair) <= {3, 4}
 
 
-def pair_steps(row: Row) -> dict[Pair, float]:
-    """The step at which each ordered pair was learned, as far as the row tells."""
-    found = {m: number_of(row, m[0]) for m in map(_LATE_PAIR.fullmatch, row) if m}
-    return {(int(m[1]), int(m[2])): value for m, value in found.items() if value is not None}
+def pair_scores(row: Row, score: str = "late") -> dict[Pair, float]:
+    """A number of each ordered pair, as far as the row tells: the step at which it was learned."""
+    found = {m: number_of(row, m[0]) for m in map(_PAIR.fullmatch, row) if m and m[1] == score}
+    return {(int(m[2]), int(m[3])): value for m, value in found.items() if value is not None}
 
 
 def slowed(row: Row) -> float | None:
     """Log ratio of the steps that the pairs of 3 and 4 take to those of the others."""
-    logs = [(of_three_and_four(pair), math.log(n)) for pair, n in pair_steps(row).items()]
+    return _slowed(pair_scores(row))
+
+
+def slowed_unequal(row: Row) -> float | None:
+    """:func:`slowed` of pairs of unequal anchors alone, which have equal data."""
+    return _slowed(_of_unequal(row, "late"))
+
+
+def _slowed(steps: Mapping[Pair, float]) -> float | None:
+    logs = [(of_three_and_four(pair), math.log(n)) for pair, n in steps.items()]
     slow, rest = ([log for own, log in logs if own == wanted] for wanted in (True, False))
     return sum(slow) / len(slow) - sum(rest) / len(rest) if slow and rest else None
 
@@ -172,28 +181,23 @@ def with_held(setting: str) -> Callable[[Rows], Rows]:
     return held
 
 
-def with_ratio(column: str) -> Callable[[Rows], Rows]:
+def with_ratio(rows: Rows) -> Rows:
     """A row for each depth, gamma and seed: the log ratio of steps at complexity 6 and 0.
 
     The column of the steps is empty where one of the two never came there.
     """
-
-    def ratios(rows: Rows) -> Rows:
-        ends = [row for row in rows if row["status"] == "done" and row["complexity"] in (0, 6)]
-        cell = operator.itemgetter("n_layers", "gamma", "seed")
-        at = {(*cell(row), row["complexity"]): row for row in ends}
-        found, log = [], log_steps(column)
-        for one in dict.fromkeys(map(cell, ends)):
-            simple, broken = at.get((*one, 0)), at.get((*one, 6))
-            steps = [log(row) for row in (simple, broken) if row is not None]
-            if simple is None or broken is None or None in steps:
-                continue
-            reached = None if simple.get(column) is None else broken.get(column)
-            ratio = (steps[1] or 0.0) - (steps[0] or 0.0)
-            found.append(simple | {"censored": False, column: reached, "ratio": ratio})
-        return found
-
-    return ratios
+    ends = [row for row in rows if row["status"] == "done" and row["complexity"] in (0, 6)]
+    cell = operator.itemgetter("n_layers", "gamma", "seed")
+    at = {(*cell(row), row["complexity"]): row for row in ends}
+    found = []
+    for one in dict.fromkeys(map(cell, ends)):
+        simple, broken = at.get((*one, 0), {}), at.get((*one, 6), {})
+        first, last = log_steps(simple), log_steps(broken)
+        if first is not None and last is not None:
+            reached = None if never_came(simple) else broken.get("steps_to_loss")
+            own = {"censored": False, "steps_to_loss": reached, "ratio": last - first}
+            found.append(simple | own)
+    return found
 
 
 def with_place(rows: Rows) -> Rows:
@@ -237,31 +241,32 @@ def pairs_at_random(rows: Rows) -> Rows:
 
 def log_epochs(row: Row) -> float | None:
     """Natural logarithm of the passes over the training set until its loss is at most 0.05."""
-    steps = log_steps("steps_to_loss")(row)
+    steps = log_steps(row)
     return None if steps is None else steps + math.log(row["batch_size"] / row["n_sequences"])
-
-
-def slowed_unequal(row: Row) -> float | None:
-    """:func:`slowed` of pairs of unequal anchors alone, which have equal data."""
-    return slowed({name: v for name, v in row.items()
-                   if not ((m := _LATE_PAIR.fullmatch(name)) and m[1] == m[2])})  # fmt: skip
 
 
 def found_late(row: Row) -> float | None:
     """How well lateness finds broken pairs among those of unequal anchors, above chance.
 
-    Innocent pairs share no anchor set with broken ones; a pair of equal anchors has half the data.
+    Innocent pairs share no anchor set with broken ones.
     """
-    late = {pair: n for pair, n in pair_steps(row).items() if pair[0] != pair[1]}
+    areas = detection_of_unequal(row, "late")
+    return None if areas is None or areas.strangers is None else areas.strangers - 0.5
+
+
+def detection_of_unequal(row: Row, score: str) -> Detection | None:
+    """How well a score finds broken pairs among those of unequal anchors; None without any.
+
+    A pair of equal anchors, such as (3, 3), has half the data and is learned late for that reason.
+    """
+    scores = _of_unequal(row, score)
     broken = [(int(word[0]), int(word[1])) for word in (row.get("broken") or "").split()]
-    broken = [pair for pair in late if pair in broken or pair[::-1] in broken]
-    area = detection(np.array([*late.values()]), [*late], broken).strangers if broken else None
-    return None if area is None else area - 0.5
+    broken = [pair for pair in scores if pair in broken or pair[::-1] in broken]
+    return detection(np.array([*scores.values()]), [*scores], broken) if broken else None
 
 
-def of_this_name(name: str) -> Callable[[Row], float | None] | str:
-    """A number by its name: one of :data:`NUMBERS`, or a column."""
-    return NUMBERS.get(name, name)
+def _of_unequal(row: Row, score: str) -> dict[Pair, float]:
+    return {pair: n for pair, n in pair_scores(row, score).items() if pair[0] != pair[1]}
 
 
 def matching(wanted: Mapping[str, Any]) -> Test:
@@ -286,7 +291,7 @@ NUMBERS: Mapping[str, Callable[[Row], float | None]] = {
     "log_rank_share": log_rank_share,
     "order_apart": lambda row: _from_one(row, "order_first"),
     "embedding_small": lambda row: _from_one(row, "embedding_dimension"),
-    "log_steps_to_loss": log_steps("steps_to_loss"),
+    "log_steps_to_loss": log_steps,
     "log_epochs": log_epochs,
     "log_final_loss": log_final_loss,
     "slowed": slowed,
@@ -308,7 +313,7 @@ PREPARED: Mapping[str, Callable[[Rows], Rows]] = {
     "ends": with_end,
     "branch": with_branch,
     "place": with_place,
-    "ratio:steps_to_loss": with_ratio("steps_to_loss"),
+    "ratio": with_ratio,
     "tokens": with_tokens,
     "on-control": on_control,
     "square": square_alone,

@@ -54,7 +54,7 @@ def test_a_run_that_never_came_there_is_hollow() -> None:
          "steps_to_loss": 40.0 if seed else None}
         for seed in range(3)
     ]  # fmt: skip
-    (axes,) = over_depth(rows, "steps_to_loss", "steps").axes
+    (axes,) = over_depth(rows).axes
     dots: list[Any] = [line for line in axes.lines if line.get_marker() == "o"]
     assert [line.get_markerfacecolor() == "none" for line in dots] == [True, False, False]
     assert sorted(float(line.get_ydata()[0]) for line in dots) == [40, 40, 100]
