@@ -95,7 +95,8 @@ def measure(run: Run) -> Row:
     model, task = run.transformer, run.config.anchor_task
     follows = answer_map(run).shares[..., 0].ravel() >= 0.5
     own = np.concatenate([predict(model, cells(task, pair)) for pair in task.unseen])
-    row: Row = {"run": run.folder.path.name, "seed": run.config.seed, "half": half(run.config),
+    seed, n_layers = run.config.seed, run.config.model.n_layers
+    row: Row = {"run": run.folder.path.name, "seed": seed, "half": half(seed, n_layers),
                 "phase": run.phase, "measured": float(follows.mean()), "sites": {}}  # fmt: skip
     for site in SITES:
         with seen_pairs_only(model, task) as seen:

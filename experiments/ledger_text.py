@@ -139,31 +139,23 @@ def part_text(ledger: Ledger, name_and_part: str) -> str:
     return found[part].verdict
 
 
-def accuracy_text(ledger: Ledger, rule: str) -> str:
-    """The balanced accuracy of the verdict, or of a rule that knows less."""
-    return "not run" if ledger.verdict is None else f"{ledger.verdict.accuracy_of(rule):.2f}"
+def papers_text(ledger: Ledger, verdicts: str) -> str:
+    """How many claims of the papers have one of these verdicts."""
+    theirs = [judged.verdict for claim, judged in _judged(ledger) if not claim.ours]
+    return str(sum(verdict in verdicts.split(", ") for verdict in theirs))
 
 
 TEXTS: Mapping[str, Callable[[Ledger, str], str]] = {
     "claim": claim_text,
     "verdict": lambda ledger, name: ledger.judgements[name].verdict,
     "part": part_text,
-    "accuracy": accuracy_text,
-    "claims": lambda ledger, verdicts: str(_count(ledger, verdicts)),
-    "papers": lambda ledger, verdicts: str(_count(ledger, verdicts, theirs=True)),
+    "papers": papers_text,
 }
-"""What stands inside a sentence: a claim by name, claims by verdict, a rule's score."""
+"""What stands inside a sentence: a claim by name, how many claims have a verdict."""
 
 
 def _judged(ledger: Ledger) -> Iterator[tuple[Claim, Judgement]]:
     return ((claim, ledger.judgements[claim.name]) for claim in CLAIMS)
-
-
-def _count(ledger: Ledger, verdicts: str, *, theirs: bool = False) -> int:
-    """How many claims have one of these verdicts; ``theirs`` leaves out ours."""
-    wanted = verdicts.split(", ")
-    counted = [judged for claim, judged in _judged(ledger) if not (theirs and claim.ours)]
-    return sum(judged.verdict in wanted for judged in counted)
 
 
 def _reason(judged: Judgement) -> str:

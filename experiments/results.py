@@ -1,16 +1,15 @@
 """The tables and numbers of the README and of pages of docs from the studies' tables.
 
-A table stands between two comments that name it, and so does what the ledger says of a claim, or of
-claims with a verdict. A number of some runs stands between two that define it::
+A table stands between two comments that name it, and so does what the ledger says of a claim, or
+how many claims of the papers have a verdict. A number of runs stands between two that define it::
 
     <!-- table: claims --> ... <!-- end -->
     <!-- claim: c4-gamma -->supported, +0.36 [0.23, 0.48]<!-- end -->
     <!-- part: c4-gamma pre -->supported<!-- end -->
-    <!-- claims: supported -->19<!-- end -->
     <!-- papers: not supported, reversed -->1<!-- end -->
-    <!-- median answer of random; normalization=pre route=gathered -->0.62<!-- end -->
+    <!-- mean answer of random; normalization=pre route=gathered -->0.62<!-- end -->
 
-The number is a count, mean, median, smallest or largest value of a column over the runs of a study
+The number is a count, mean, smallest or largest value of a column over the runs of a study
 whose other columns have these values; ``random`` is all random settings. This puts them there::
 
     python experiments/results.py
@@ -52,18 +51,15 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _DOCS)]
 TABLES = ROOT / "experiments" / "tables" / "tiny"
 _WIDTHS = (0, 0.5, 1, 1.5, 2, 3)
 OPEN = ("inconclusive", "not answerable here", "nothing comparable", "not run")
-NOT_MEASURED = "*No run has these measurements yet.*\n"
 
 _OF_ROUTES = (
     "score", "interchange", "value", "answer", "virtual_rule", "order_first", "order_logits",
 )  # fmt: skip
 _PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_TEXT = re.compile(
-    r"(<!-- (claims?|papers|verdict|part|accuracy): ([\w\-.;, ]+) -->)[^<]*(<!-- end -->)"
-)
+_TEXT = re.compile(r"(<!-- (claim|papers|verdict|part): ([\w\-.;, ]+) -->)[^<]*(<!-- end -->)")
 _NUMBER = re.compile(r"(<!-- ([a-z]+)(?: (\w+))? of ([\w-]+)(?:; ([^>]*))? -->)[^<]*(<!-- end -->)")
 _SUMMARIES: Mapping[str, Callable[[list[float]], float]] = {
-    "mean": mean, "median": median, "smallest": min, "largest": max
+    "mean": mean, "smallest": min, "largest": max
 }  # fmt: skip
 
 
@@ -72,10 +68,8 @@ def read_ledger() -> Ledger:
     return page.read_ledger("tiny", TABLES)
 
 
-def rules_table(score: VerdictScore | None) -> str:
+def rules_table(ledger: Ledger) -> str:
     """The verdict beside rules that know less."""
-    if score is None:
-        return NOT_MEASURED
     lines = [
         [
             rule.rule,
@@ -84,26 +78,22 @@ def rules_table(score: VerdictScore | None) -> str:
             f"{rule.far:.2f}",
             "" if rule.behind is None else f"{rule.behind:.2f} (at least {rule.behind_low:.2f})",
         ]
-        for rule in score.rules
+        for rule in _verdict(ledger).rules
     ]
     head = ["what names the phase", "runs", "balanced accuracy (95 %)", "not near a line",
             "behind by"]  # fmt: skip
     return table(head, lines)
 
 
-def confusion_table(score: VerdictScore | None) -> str:
+def confusion_table(ledger: Ledger) -> str:
     """Runs by phase and verdict."""
-    if score is None:
-        return NOT_MEASURED
-    counts = score.confusion
+    counts = _verdict(ledger).confusion
     lines = [[phase, *(str(counts[phase][column]) for column in GIVEN)] for phase in PHASES]
     return table(["phase, from behaviour", *(f"verdict {name}" for name in GIVEN)], lines)
 
 
-def disagreements_table(score: VerdictScore | None) -> str:
+def disagreements_table(ledger: Ledger) -> str:
     """Every run that the verdict names otherwise than its behaviour."""
-    if score is None:
-        return NOT_MEASURED
     lines = [
         [
             run.settings,
@@ -113,9 +103,15 @@ def disagreements_table(score: VerdictScore | None) -> str:
             run.behaviour,
             "yes" * run.near,
         ]
-        for run in score.disagreements
+        for run in _verdict(ledger).disagreements
     ]
     return table(["run", "phase", "verdict", "because", "behaviour", "near a line"], lines)
+
+
+def _verdict(ledger: Ledger) -> VerdictScore:
+    """The verdict's score, which the committed tables have."""
+    assert ledger.verdict is not None
+    return ledger.verdict
 
 
 @functools.cache
@@ -310,12 +306,12 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
     "before": before_table,
     "registered": registered_table,
     "routes": routes_table,
-    "rules": lambda ledger: rules_table(ledger.verdict),
-    "confusion": lambda ledger: confusion_table(ledger.verdict),
+    "rules": rules_table,
+    "confusion": confusion_table,
     "coverage": coverage_table,
     "pure": pure_table,
     "shapes": shapes_table,
-    "disagreements": lambda ledger: disagreements_table(ledger.verdict),
+    "disagreements": disagreements_table,
     "studies": studies_table,
     "noise": noise_table,
     "figure2": figure2_table,

@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.files import write_output
 from anchor_interp._util.progress import format_seconds
-from anchor_interp._util.schema import to_dict
+from anchor_interp._util.schema import canonical_json, to_dict
 from anchor_interp.pages.page import output_folder
 from anchor_interp.sweeps.local import LocalEngine
 
 from . import command
 from .claims import CLAIMS
 from .gathering import gather, plan, unfinished
-from .page import line, read_ledger, write_ledger
+from .page import line, read_ledger
 from .studies import STUDIES, study
 
 _LOGGER = logging.getLogger("anchor_interp.papers")
@@ -54,14 +55,14 @@ def run(asked: argparse.Namespace) -> int:
     if asked.dry_run:
         _tell_plan(names, tables, asked)
         return 0
-    output_folder(asked.out, "the ledger")
+    numbers = output_folder(asked.out, "the ledger") / "claims.json"
     left: list[str] = []
     if not asked.judge:
         engine, quiet = LocalEngine(asked.workers, asked.device), asked.quiet
         found = gather(names, asked.scale, asked.out, tables=tables, engine=engine, quiet=quiet)
         left = unfinished(found)
     ledger = read_ledger(asked.scale, tables)
-    numbers = write_ledger(ledger, asked.out)
+    write_output(numbers, canonical_json(ledger).encode())
     if left:
         _LOGGER.error(
             "%d runs failed or lack a measurement, such as %s; give the command again, or remove "

@@ -39,7 +39,6 @@ from .effects import (
     Trend,
     finding_of,
     grouped,
-    samples_of,
     values_of,
 )
 from .judging import Claim, Family, Judgement, judge
@@ -80,7 +79,7 @@ class Alike(Effect):
 
     def measure(self, rows: Rows) -> Finding:
         """See the class."""
-        (sample,), censored = samples_of(self, rows, every)
+        (sample,), censored = self.samples(rows, self.number, every)
         margins: dict[Any, list[float]] = defaultdict(list)
         runs: dict[Any, list[Row]] = defaultdict(list)
         for (phase, *_), group in grouped(sample, ("phase", "task", "normalization")).items():

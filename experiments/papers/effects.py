@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class Finding:
     also: Mapping[str, "Finding"] = field(default_factory=dict)  # other strata
     adjusted: Estimate | None = None  # the effect with settings that vary regressed out
     held: tuple[str, ...] = ()  # these settings
-    problem: str = ""  # the verdict if there is no effect: such as nothing comparable
+    problem: Literal["", "not answerable here", "nothing comparable"] = ""  # why there is none
     note: str | None = None  # why there is no effect
     is_margin: bool = False  # a margin to a limit: below 0 it is missed, not reversed
     with_censored: Estimate | None = None  # the effect with the censored runs, where they have one
@@ -71,11 +71,17 @@ class Effect(ABC):
     also: tuple[str, ...] = ()  # columns that tell the other strata apart
 
     def find_in(self, tables: Mapping[str, Rows]) -> Finding | None:
-        """The finding of the studies' tables; None if one is missing, or all are empty."""
+        """The finding of the studies' tables; None if one is missing, or all are empty.
+
+        A row has the ``study`` that it was first found in.
+        """
         if not all(name in tables for name in self.studies):
             return None
-        rows = runs_of(self.studies, tables)
-        return self.find(rows) if rows else None
+        runs: dict[str, Row] = {}
+        for study in self.studies:
+            for row in tables[study]:
+                runs.setdefault(row["run_id"], row | {"study": study})
+        return self.find([*runs.values()]) if runs else None
 
     def find(self, rows: Rows) -> Finding:
         """The finding in the paper's stratum, in its parts, and in the other strata."""
@@ -95,12 +101,17 @@ class Effect(ABC):
     def measure(self, rows: Rows) -> Finding:
         """The finding of runs of one stratum, or of several of the paper."""
 
-    def split(self, rows: Rows) -> tuple[list[Row], list[Row]]:
-        """The runs that count, and the censored ones."""
+    def samples(self, rows: Rows, number: Number, *tests: Test) -> tuple[list[list[Row]], int]:
+        """The runs that pass each test and have the number; how many censored runs pass one."""
         parts: tuple[list[Row], list[Row]] = ([], [])
         for row in rows:
             parts[row["status"] != "done" or (row["censored"] and not self.untrained)].append(row)
-        return parts
+        kept, censored = parts
+        samples = [
+            [row for row in kept if test(row) and value_of(row, number) is not None]
+            for test in tests
+        ]
+        return samples, sum(any(test(row) for test in tests) for row in censored)
 
 
 @dataclass(frozen=True)
@@ -154,7 +165,7 @@ class Difference(Effect):
 
     def measure(self, rows: Rows) -> Finding:
         """See the class."""
-        samples, censored = samples_of(self, rows, self.more, self.less)
+        samples, censored = self.samples(rows, self.number, self.more, self.less)
         if self.within:
             return self._in_strata(samples, censored)
         if min(map(len, samples)) and (problem := self.answerable.problem(*samples)):
@@ -214,7 +225,7 @@ class Mean(Effect):
 
     def measure(self, rows: Rows) -> Finding:
         """See the class."""
-        samples, censored = samples_of(self, rows, self.only)
+        samples, censored = self.samples(rows, self.number, self.only)
         if problem := self.answerable.problem(*samples):
             return finding_of(samples, censored, problem="not answerable here", note=problem)
         values = [value - self.reference for value in values_of(samples[0], self.number)]
@@ -240,7 +251,7 @@ class Trend(Effect):
 
     def measure(self, rows: Rows) -> Finding:
         """See the class."""
-        (sample,), censored = samples_of(self, rows, self.only, number=self.y)
+        (sample,), censored = self.samples(rows, self.y, self.only)
         sample = [row for row in sample if value_of(row, self.x) is not None]
         groups = varied(sample, self.within, self.x)
         used = [row for group in groups for row in group]
@@ -276,7 +287,7 @@ class Rise(Effect):
 
     def measure(self, rows: Rows) -> Finding:
         """See the class."""
-        (sample,), censored = samples_of(self, rows, every, number=self.y)
+        (sample,), censored = self.samples(rows, self.y, every)
         groups = varied(sample, self.within, self.x)
         used = [row for group in groups for row in group]
         found = line([self._stratum(group) for group in groups])
@@ -294,26 +305,6 @@ class Rise(Effect):
 def clustered(row: Row, columns: Sequence[str]) -> Any:
     """What a run shares with those that belong to it; the run itself without columns."""
     return columns_of(row, columns) if columns else row["run_id"]
-
-
-def runs_of(studies: Sequence[str], tables: Mapping[str, Rows]) -> Rows:
-    """The runs of some studies, each once, with the ``study`` that it was first found in."""
-    runs: dict[str, Row] = {}
-    for name in studies:
-        for row in tables[name]:
-            runs.setdefault(row["run_id"], row | {"study": name})
-    return tuple(runs.values())
-
-
-def samples_of(
-    effect: Any, rows: Rows, *tests: Test, number: Number | None = None
-) -> tuple[list[list[Row]], int]:
-    """The runs that pass each test and have the number; how many censored runs pass one."""
-    number = effect.number if number is None else number
-    kept, censored = effect.split(rows)
-    samples = [[row for row in kept if test(row) and value_of(row, number) is not None]
-               for test in tests]  # fmt: skip
-    return samples, sum(any(test(row) for test in tests) for row in censored)
 
 
 def value_of(row: Row, number: Number) -> float | None:

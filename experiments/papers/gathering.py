@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anchor_interp._util.errors import StoreError
-from anchor_interp._util.schema import checked_path
 from anchor_interp.runs.config import RunConfig, last_step
 from anchor_interp.runs.measurements import Measure, lacking
 from anchor_interp.sweeps.columns import CIRCUMSTANCES
@@ -46,7 +45,7 @@ def plan(
     scale: str,
     out: Path,
     *,
-    tables: Path | None = None,
+    tables: Path,
     workers: int | None = None,
     device: str = "auto",
 ) -> Plan:
@@ -70,20 +69,19 @@ def plan(
 def gather(
     names: Sequence[str],
     scale: str,
-    out: str | Path,
+    out: Path,
     *,
-    tables: str | Path | None = None,
+    tables: Path,
     engine: Engine | None = None,
     quiet: bool = False,
 ) -> dict[str, list[Row]]:
     """The rows of some studies, in each study's order; what is missing is trained and measured.
 
-    ``tables`` is the folder of the tables (``OUT/tables`` if None), which are read and written
-    anew. A row is taken as it is if it has every number that the study measures.
+    ``tables`` is the folder of the tables, which are read and written anew. A row is taken as it is
+    if it has every number that the study measures.
     """
-    folder = SweepFolder(checked_path(out, "out") / "sweep")
-    place = Path(out) / "tables" if tables is None else checked_path(tables, "tables")
-    wanted = [_wanted(name, scale, place) for name in names]
+    folder = SweepFolder(out / "sweep")
+    wanted = [_wanted(name, scale, tables) for name in names]
     found: dict[str, Row] = {}
     if todo := _todo(wanted):
         measures: dict[str, list[Measure]] = {run: [] for run in todo}
@@ -101,7 +99,7 @@ def gather(
             for run, config in of.configs.items()
         ]
         gathered[of.name] = rows
-        write_rows(place / f"{of.name}.csv", rows)
+        write_rows(tables / f"{of.name}.csv", rows)
     return gathered
 
 
@@ -135,10 +133,10 @@ def _todo(wanted: Iterable[_Wanted]) -> dict[str, RunConfig]:
     return {run: config for of in wanted for run, config in of.todo.items()}
 
 
-def _wanted(name: str, scale: str, tables: Path | None) -> _Wanted:
+def _wanted(name: str, scale: str, tables: Path) -> _Wanted:
     configs, found = study_sweep(name, scale).configs(), study(name)
     ended: dict[str, Row] = {}
-    if tables and (path := tables / f"{name}.csv").is_file():
+    if (path := tables / f"{name}.csv").is_file():
         rows = read_study(path)
         check_scale(rows, scale, path)
         if other := [row["run_id"] for row in rows if row["run_id"] not in configs]:

@@ -18,7 +18,6 @@ from typing import Literal
 from scipy.stats import false_discovery_control
 
 from anchor_interp._util.errors import StoreError
-from anchor_interp._util.schema import checked
 from anchor_interp.sweeps.effects import FEWEST, LEVEL, Estimate, decide
 
 from .effects import Effect, Finding
@@ -176,7 +175,7 @@ def _decide(found: Finding | None, minimum: float, q: float | None) -> tuple[Ver
     if found is None or not (sum(found.n) or found.censored or compares):
         return "not run", "no run of it is there"
     if found.problem:
-        return _as_verdict(found.problem), found.note or ""
+        return found.problem, found.note or ""
     if min(found.n, default=0) < FEWEST or found.seeds < FEWEST:
         runs = " and ".join(map(str, found.n))
         return "not answerable here", f"{runs} runs, {found.seeds} seeds; {FEWEST} are needed"
@@ -198,15 +197,10 @@ def _decide(found: Finding | None, minimum: float, q: float | None) -> tuple[Ver
     return verdict, reason
 
 
-def _as_verdict(problem: str) -> Verdict:
-    return "nothing comparable" if problem == "nothing comparable" else "not answerable here"
-
-
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     """Holm's adjustment: p-values that hold for all tests together (Holm 1979)."""
-    found = [checked(p, float, f"p_values[{i}]", low=0, high=1) for i, p in enumerate(p_values)]
-    adjusted, largest = [0.0] * len(found), 0.0
-    for rank, index in enumerate(sorted(range(len(found)), key=found.__getitem__)):
-        largest = max(largest, min(1.0, (len(found) - rank) * found[index]))
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = largest
     return tuple(adjusted)

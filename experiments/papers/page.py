@@ -1,12 +1,9 @@
-"""The ledger as JSON and as lines, from the studies' tables alone."""
+"""The ledger and its lines, from the studies' tables alone."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from anchor_interp._util.files import write_output
-from anchor_interp._util.schema import canonical_json
-from anchor_interp.pages.page import output_folder
 from anchor_interp.sweeps.effects import Estimate
 
 from .claims import judge_ledger
@@ -52,13 +49,6 @@ def read_ledger(scale: str, tables: Path) -> Ledger:
     own = tables / "verdict.csv"
     verdict_runs = read_study(own) if own.is_file() else ()
     return make_ledger(scale, read_tables(tables, scale=scale), verdict_runs)
-
-
-def write_ledger(ledger: Ledger, out: str | Path) -> Path:
-    """Write ``claims.json``."""
-    numbers = output_folder(out, "the ledger") / "claims.json"
-    write_output(numbers, canonical_json(ledger).encode())
-    return numbers
 
 
 def line(claim: Claim, judged: Judgement) -> str:

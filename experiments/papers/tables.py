@@ -13,7 +13,6 @@ from pathlib import Path
 
 from anchor_interp._util import files
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp._util.schema import checked_path
 from anchor_interp.sweeps.columns import COLUMNS, Kind
 from anchor_interp.sweeps.table_files import read_csv
 
@@ -37,24 +36,23 @@ _FIRST = ("censored", "phase", "run_id", "seed", "status")  # columns that a tab
 _LIMIT = 1 << 28
 
 
-def existing_folder(path: str | Path) -> Path:
+def existing_folder(path: Path) -> Path:
     """A folder of tables."""
-    place = checked_path(path, "tables")
-    if not place.is_dir():
-        raise ConfigError(f"{place} is not a folder; expected the folder of the studies' tables")
-    return place
+    if not path.is_dir():
+        raise ConfigError(f"{path} is not a folder; expected the folder of the studies' tables")
+    return path
 
 
 def read_tables(
-    folder: str | Path, names: Sequence[str] = tuple(STUDIES), *, scale: str | None = None
+    folder: Path, names: Sequence[str] = tuple(STUDIES), *, scale: str | None = None
 ) -> dict[str, list[Row]]:
     """The tables of a folder by study; studies without one are left out."""
     paths = {name: existing_folder(folder) / f"{name}.csv" for name in names}
     found = {name: read_study(path) for name, path in paths.items() if path.is_file()}
     for name, rows in found.items():
         check_scale(rows, scale, paths[name])
-    if (curves := wide.curves_table(Path(folder))).is_file() and set(names) >= set(STUDIES):
-        found[wide.STUDY] = wide.read_witnesses(curves)
+    if (curves := wide.curves_table(folder)).is_file() and set(names) >= set(STUDIES):
+        found[wide.STUDY] = wide.witnesses(wide.read_curves(curves))
     return found
 
 
@@ -76,16 +74,11 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore", restval="")
     writer.writeheader()
     writer.writerows(rows)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"cannot write the table {path}: {error}") from error
     files.write_output(path, text.getvalue().encode())
 
 
-def read_study(path: str | Path) -> list[Row]:
+def read_study(path: Path) -> list[Row]:
     """The rows of one study's table."""
-    path = checked_path(path, "path")
     data = files.read_bytes(path, limit=_LIMIT)
     try:
         text = data.decode("utf-8-sig")  # as spreadsheets write it

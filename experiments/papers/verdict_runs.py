@@ -39,36 +39,27 @@ def configs() -> Iterator[RunConfig]:
         yield override(config, n_layers=3 + config.seed % 2, **heads)
 
 
-def half(config: RunConfig) -> Half:
-    """What a run is for."""
-    return _half(config.seed, config.model.n_layers)
-
-
 def half_of(row: Row) -> Half:
     """What a row's run is for."""
-    return _half(row["seed"], row["n_layers"])
+    return half(row["seed"], row["n_layers"])
 
 
-def _half(seed: int, n_layers: int) -> Half:
+def half(seed: int, n_layers: int) -> Half:
+    """What a run is for."""
     if n_layers > 2:
         return "deeper"
     return "judge" if seed % 2 else "fit"
 
 
-def row_of(path: Path, config: RunConfig) -> Row:
-    """A finished run's row: settings, behaviour and mechanism."""
-    measure_run(path, [FINGERPRINT])
-    row = updated_row(planned_row(run_id(config), config), path, "done", None)
-    return {name: value for name, value in row.items() if name not in CIRCUMSTANCES}
-
-
 def write_table(out: Path) -> None:
-    """Measure every finished run, and write the table after each."""
+    """Measure every finished run, and write the table of settings, behaviour and mechanism."""
     rows: list[Row] = []
     for config in configs():
         path = out / run_id(config)
         if (path / "result.json").exists():
-            rows.append(row_of(path, config))
+            measure_run(path, [FINGERPRINT])
+            row = updated_row(planned_row(run_id(config), config), path, "done", None)
+            rows.append({name: v for name, v in row.items() if name not in CIRCUMSTANCES})
             write_rows(TABLE, rows)
 
 
@@ -86,7 +77,8 @@ def main() -> None:
             run = train(config, asked.out / run_id(config), device="cpu", threads=1, quiet=True)
         except LockedError:
             continue
-        print(config.seed, half(config), run.name, flush=True)
+        kind = half(config.seed, config.model.n_layers)
+        print(config.seed, kind, run.name, flush=True)
 
 
 if __name__ == "__main__":

@@ -88,10 +88,6 @@ class VerdictScore:
     mixtures: tuple[float, ...]  # OOD accuracies of the runs that are called mixtures
     disagreements: tuple[Disagreement, ...]
 
-    def accuracy_of(self, name: str) -> float:
-        """The balanced accuracy of the rule with this short name."""
-        return next(rule.accuracy for rule in self.rules if rule.name == name)
-
 
 def fingerprint_of(row: Row) -> Fingerprint:
     """The fingerprint that a row of a table holds."""
@@ -180,46 +176,16 @@ def _band(name: str, line: float, numbers: Sequence[Values], truth: Names, lines
     return Line(round(ends[1], 3), round(line, 3), round(ends[0], 3))
 
 
-def _plain(row: Row) -> Fingerprint:
-    """A fingerprint without intervals, of a model that has learned."""
-    margins: dict[str, Any] = {name: None for name in NUMBERS if name.endswith("_margin")}
-    return replace(fingerprint_of(row), train_accuracy=None, seen_train_keys=None, **margins)
-
-
-def left_out_accuracy(rows: Rows) -> tuple[float, float, float]:
-    """On rows that the lines are fitted on, each tenth judged by lines fitted on the others.
-
-    Balanced accuracy of the leaning, the share that the verdict names, and its accuracy there.
-    """
-    truth, folds = np.array([row["phase"] for row in rows]), np.arange(len(rows)) % 10
-    found: list[Verdict] = []
-    order = np.argsort(folds, kind="stable")
-    for fold in range(10):
-        lines = fit_lines([row for row, at in zip(rows, folds, strict=True) if at != fold])
-        mine = (_plain(row) for row, at in zip(rows, folds, strict=True) if at == fold)
-        found += [verdict(each, lines) for each in mine]
-    truth = truth[order]
-    leanings, given = (
-        np.array([getattr(each, name) for each in found]) for name in ("leaning", "phase")
-    )
-    named = np.isin(given, PHASES)
-    return (
-        _balanced(truth, leanings), float(named.mean()), _balanced(truth[named], given[named])
-    )  # fmt: skip
-
-
 def judge_verdict(
     rows: Rows, fitted_on: Rows, apart: Mapping[str, Rows] | None = None
 ) -> VerdictScore:
-    """The verdict on some runs, beside rules fitted on others, and on other kinds of models."""
+    """The verdict on some runs, beside rules fitted on others, and on other kinds of models.
+
+    The runs to judge and those to fit on have two phases or more.
+    """
     kept = list(filter(can_be_judged, rows))
     known = [row for row in fitted_on if row["phase"] in PHASES]
     truth = np.array([row["phase"] for row in kept])
-    if min(len(set(truth)), len({row["phase"] for row in known})) < 2:
-        raise ConfigError(
-            "expected finished runs of two phases or more, with fingerprints, to judge and to fit "
-            "other rules on"
-        )
     verdicts = [verdict(fingerprint_of(row)) for row in kept]
     given = np.array([each.phase for each in verdicts])
     leans = np.array([each.leaning for each in verdicts])

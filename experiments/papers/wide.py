@@ -36,11 +36,6 @@ def curves_table(tables: Path) -> Path:
     return tables.parent / "paper" / f"{STUDY}.csv"
 
 
-def read_witnesses(path: Path) -> list[Row]:
-    """One row for each seed of a cell, from the table of the curves."""
-    return witnesses(read_curves(path))
-
-
 def read_curves(path: Path) -> list[Row]:
     """Every row of the table: a run at a step."""
     text = read_bytes(path, limit=_LIMIT).decode()

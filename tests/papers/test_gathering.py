@@ -56,7 +56,7 @@ def gathered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out: Path = tmp_path_factory.mktemp("papers")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(studies, "STUDIES", MICRO)
-        gather(["decay", "pairs"], "tiny", out, engine=Here(), quiet=True)
+        gather(["decay", "pairs"], "tiny", out, tables=out / "tables", engine=Here(), quiet=True)
     return out
 
 
@@ -90,7 +90,8 @@ def test_a_run_of_two_studies_is_trained_once(gathered: Path) -> None:
 
 def test_numbers_come_back_exactly(gathered: Path, micro: None) -> None:
     before = (gathered / "tables" / "decay.csv").read_text()
-    again = gather(["decay", "pairs"], "tiny", gathered, engine=Here(), quiet=True)["decay"]
+    tables = gathered / "tables"
+    again = gather(["decay"], "tiny", gathered, tables=tables, engine=Here(), quiet=True)["decay"]
     assert (gathered / "tables" / "decay.csv").read_text() == before
     for one, two in zip(again, read_study(gathered / "tables" / "decay.csv"), strict=True):
         assert {k: v for k, v in one.items() if v is not None} == {
@@ -150,7 +151,7 @@ def test_runs_that_differ_in_their_seeds_are_one_grid() -> None:
 
 def test_a_table_of_another_scale_is_left_alone(gathered: Path, micro: None) -> None:
     with pytest.raises(StoreError, match="of the scale tiny, not small"):
-        gather(["decay"], "small", gathered, engine=Here(), quiet=True)
+        gather(["decay"], "small", gathered, tables=gathered / "tables", engine=Here())
     with pytest.raises(StoreError, match="of the scale tiny, not paper"):
         read_tables(gathered / "tables", scale="paper")
     assert len(read_study(gathered / "tables" / "decay.csv")) == 2

@@ -39,7 +39,6 @@ from papers.verdict_score import (
     fit_lines,
     fitting_rows,
     judge_verdict,
-    left_out_accuracy,
     named_by,
 )
 
@@ -170,7 +169,6 @@ def test_lines_lie_between_the_numbers_of_the_phases(verdict_runs: list[Row]) ->
     rows = [row for row in verdict_runs if row["phase"] != "memorizing"]
     for line in (fit_lines(rows)[name] for name in ("route_symmetric", "virtual_rule")):
         assert 0.09 < line.start <= line.line <= line.end < 0.7
-    assert left_out_accuracy(rows) == (1.0, 1.0, 1.0)
 
 
 def test_the_verdict_beats_what_knows_less_and_chance_does_not(
@@ -194,19 +192,13 @@ def test_the_verdict_beats_what_knows_less_and_chance_does_not(
 def test_wider_bands_name_fewer_runs(score: VerdictScore, verdict_runs: list[Row]) -> None:
     judged = [row for row in verdict_runs if row["seed"] % 2]
     (most, _), (share, point), (fewest, _) = coverage_curve(judged, (0, 1, 30))
-    assert (share, point.accuracy) == (score.coverage, score.accuracy_of("verdict"))
+    assert (share, point.accuracy) == (score.coverage, score.rules[0].accuracy)
     assert fewest < share <= most
     given = named_by(judged)
     assert {phase: counts.total() for phase, counts in given.items()} == score.n
     assert {phase: dict(+counts) for phase, counts in given.items()} == {
         phase: {name: n for name, n in row.items() if n} for phase, row in score.confusion.items()
     }
-
-
-def test_runs_of_one_phase_cannot_be_judged(verdict_runs: list[Row]) -> None:
-    alike = [row | {"phase": "symmetric"} for row in verdict_runs]
-    with pytest.raises(ConfigError, match="two phases or more"):
-        judge_verdict(alike, verdict_runs)
 
 
 def test_a_number_out_of_range_names_its_run(verdict_runs: list[Row]) -> None:
@@ -232,7 +224,7 @@ def test_the_committed_verdicts_follow_from_the_committed_tables(ledger: Ledger)
     if ledger.verdict is not None:
         for rule, before in zip(ledger.verdict.rules, kept["verdict"]["rules"], strict=True):
             assert rule.accuracy == pytest.approx(before["accuracy"])
-        assert round(ledger.verdict.accuracy_of("verdict"), 2) == ACCURACY  # what pages say
+        assert round(ledger.verdict.rules[0].accuracy, 2) == ACCURACY  # what pages say
         assert round(ledger.verdict.coverage, 2) == COVERAGE
 
 
@@ -410,7 +402,6 @@ def test_a_section_draws_its_figure_and_prints_its_claims(
     if name == "verdict":
         script = importlib.import_module(name)
         monkeypatch.setattr(script, "read_ledger", lambda *_: ledger)
-        monkeypatch.setattr(script, "left_out_accuracy", lambda _: (1.0, 1.0, 1.0))  # a minute
     assert sections.main([name, *asked]) == 0
     printed = capsys.readouterr().out
     for claim in section_claims(name):

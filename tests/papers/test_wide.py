@@ -132,7 +132,7 @@ def test_the_table_of_curves_is_read(tmp_path: Path) -> None:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    assert wide.read_witnesses(tmp_path / "curves.csv") == wide.witnesses(rows)
+    assert wide.witnesses(wide.read_curves(tmp_path / "curves.csv")) == wide.witnesses(rows)
 
 
 def test_the_figure_shows_answers_and_courses(tmp_path: Path) -> None:
