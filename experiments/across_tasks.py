@@ -28,9 +28,9 @@ def draw(data: section.Data) -> section.Panels:
         effect = LEDGER.named(name).effect
         assert isinstance(effect, AcrossTasks)
         panels = [
-            (task, _task(effect, of, _of_study(data, of.study), label))
+            (task, _task(effect, of, rows_of_task, label))
             for task, of in TASK_RUNS.items()
-            if data.tables.get(of.study)
+            if (rows_of_task := data.tables.get(of.study))
         ]
         if anchors := data.random_settings():
             panels.append((ANCHORS, _points(effect.x, TaskRuns(""), anchors, label, "")))
@@ -38,17 +38,11 @@ def draw(data: section.Data) -> section.Panels:
     return rows
 
 
-def _of_study(data: section.Data, study: str) -> Rows:
-    return [row | {"study": study} for row in data.tables[study]]
-
-
 def _task(effect: AcrossTasks, of: TaskRuns, rows: Rows, label: str) -> Figure:
     found = effect.within(of, rows).finding()
-    if found.found is None:
-        return _points(effect.x, of, rows, label, str(found.note))
-    one = found.found
-    low, high = sorted((effect.sign * one.low, effect.sign * one.high))
-    told = f"rho {effect.sign * one.effect:.2f} ({low:.2f} to {high:.2f}),\n{found.n[0]} runs"
+    told = effect.shown(found)
+    if found.found is not None:
+        told = f"rho {told},\n{found.n[0]} runs"
     return _points(effect.x, of, rows, label, told)
 
 

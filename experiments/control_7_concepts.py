@@ -4,7 +4,7 @@ The unseen tuples as every run draws them whose folder is on this machine, a row
 every run draws right.
 """
 
-from collections.abc import Iterator
+import contextlib
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -39,17 +39,10 @@ def draw(data: section.Data) -> section.Panels:
 
 def _run(data: section.Data, row: Row) -> Run | None:
     """The run of a row, if its folder is on this machine, beside the tables that it came from."""
-    for folder in _places(data, row):
-        try:
-            return load(folder)
-        except StoreError:
-            continue
-    return None
-
-
-def _places(data: section.Data, row: Row) -> Iterator[str]:
     for parent in (data.out, data.place, *data.place.parents):
-        yield str(parent / "sweep" / "runs" / row["run_id"])
+        with contextlib.suppress(StoreError):
+            return load(parent / "sweep" / "runs" / row["run_id"])
+    return None
 
 
 def grid(runs: dict[str, Run]) -> Figure:
@@ -70,13 +63,14 @@ def grid(runs: dict[str, Run]) -> Figure:
 def over_gamma(rows: Rows, name: str) -> Figure:
     """A share of every run over gamma, with the means."""
     with panel(2.7, 2.7) as (figure, axes):
-        points = [(row["gamma"], row[name]) for row in rows if row.get(name) is not None]
-        axes.scatter(
-            [g for g, _ in points], [v for _, v in points], s=16, color=QUALITATIVE[0], alpha=0.5
-        )
-        gammas = sorted({gamma for gamma, _ in points})
-        means = [np.mean([value for g, value in points if g == gamma]) for gamma in gammas]
-        axes.plot(gammas, means, color=QUALITATIVE[0])
+        having = [row for row in rows if row.get(name) is not None]
+        gammas, shares = ([row[column] for row in having] for column in ("gamma", name))
+        axes.scatter(gammas, shares, s=16, color=QUALITATIVE[0], alpha=0.5)
+        means = [
+            (gamma, np.mean([row[name] for row in mine]))
+            for (gamma,), mine in grouped(having, ("gamma",)).items()
+        ]
+        axes.plot(*zip(*means, strict=True), color=QUALITATIVE[0])
         axes.set(ylim=(-0.03, 1.03), xlabel="initialisation rate $\\gamma$", ylabel="share right")
         axes.grid(alpha=0.25)
     return figure

@@ -4,31 +4,23 @@ Perplexity on held-out documents by the tokens that training has seen, for a lar
 initialisation: every run, their means, and where these cross.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 import section
 from anchor_interp.pages.style import QUALITATIVE, panel
-from papers.effects import grouped
-from papers.language_runs import GAMMAS, crossing, curve
+from papers.language_runs import GAMMAS, by_text, crossing, curve
 from papers.rows import Rows
 
 
 def draw(data: section.Data) -> section.Panels:
     """A panel for each text and number of its windows, two a row."""
-    found = [*panels(data.rows("language"))]
+    found = [
+        (f"(D) {text}, {size:,} windows", curves(mine))
+        for text, size, mine in by_text(data.rows("language"))
+    ]
     return [found[start : start + 2] for start in range(0, len(found), 2)]
-
-
-def panels(rows: Rows) -> Iterator[tuple[str, Figure]]:
-    """The panels with their titles."""
-    done = [row for row in rows if row["status"] == "done"]
-    for (part, size), mine in sorted(grouped(done, ("task.part", "n_sequences")).items()):
-        text = {"both": "code and prose"}.get(part, part)
-        yield f"(D) {text}, {size:,} windows", curves(mine)
 
 
 def curves(rows: Rows) -> Figure:

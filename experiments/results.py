@@ -316,10 +316,10 @@ MADE: Mapping[str, Callable[[Ledger], str]] = {
     "noise": noise_table,
     "figure2": figure2_table,
     "unanswered": unanswered_table,
-    "corners": lambda _: corners_table(TABLES),
-    "concepts": lambda _: concepts_table(TABLES),
-    "language": lambda _: language_table(TABLES),
-    "across-tasks": lambda _: across_table(TABLES),
+    "corners": lambda _: corners_table(_tables()),
+    "concepts": lambda _: concepts_table(_tables()),
+    "language": lambda _: language_table(_tables()),
+    "across-tasks": lambda _: across_table(_tables()),
 }
 """The tables by name."""
 

@@ -7,7 +7,6 @@ drawn and the section's claims are printed. It resumes wherever it was stopped.
 import argparse
 import io
 import itertools
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +27,7 @@ from anchor_interp.runs.config import override
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.train import train
 from anchor_interp.sweeps.local import LocalEngine
+from measured import say
 from papers.claims import RANDOM, judge_ledger, section_claims
 from papers.gathering import gather, plan, unfinished
 from papers.judging import Judgement
@@ -127,7 +127,7 @@ def make(
     if not asked.judge:
         workers, device = asked.workers, asked.device
         todo = plan([*needed], asked.scale, asked.out, tables=place, workers=workers, device=device)
-        _say(
+        say(
             f"{todo.runs} runs: {todo.known} in tables, {todo.training.todo} to be trained, "
             f"{format_seconds(todo.training.seconds)} of training and "
             f"{format_seconds(todo.measuring)} of measuring on this machine"
@@ -145,15 +145,11 @@ def make(
             print(line(claim, judged[claim.name]))
         print(f"figure: {figure}")
     if lacking:
-        _say(
+        say(
             f"{', '.join(sections)}: {len(lacking)} runs failed or lack a measurement, such as "
             f"{lacking[0]}; give the command again"
         )
     return 1 if lacking else 0
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def montage(panels: Panels) -> bytes:

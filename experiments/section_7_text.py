@@ -1,20 +1,19 @@
 """What docs tell of section VII's tasks: the runs of each study, and one measure on all tasks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import mean
 
 import numpy as np
 
 from measured import table
-from papers.across_tasks import STUDIES, TASK_RUNS, AcrossTasks
+from papers.across_tasks import TASK_RUNS, AcrossTasks
 from papers.claims import LEDGER
 from papers.effects import grouped
-from papers.language_runs import crossing, curve
+from papers.language_runs import by_text, crossing, curve
 from papers.rows import Row, Rows, columns_of, pairs_at_random, square_alone
 from papers.section_7_runs import CORNERS
-from papers.tables import read_tables
 
+Tables = Mapping[str, Rows]
 ACCURACIES = ("train_accuracy", "id_accuracy", "ood_accuracy")
 PARTS: Mapping[str, Mapping[str, Callable[[Rows], Rows]]] = {
     "scan": {"SCAN": tuple},
@@ -27,17 +26,16 @@ PARTS: Mapping[str, Mapping[str, Callable[[Rows], Rows]]] = {
 }
 
 
-def corners_table(place: Path) -> str:
+def corners_table(tables: Tables) -> str:
     """The mean and the range of every accuracy in each corner of every study that has runs."""
-    tables = read_tables(place, [*PARTS])
     lines = [
         [title, *line]
         for study, parts in PARTS.items()
         for title, chosen in parts.items()
-        for line in _corners(study, chosen(tables.get(study, ())))
+        for line in _corners(study, chosen(tables[study]))
     ]
     head = ["task", "examples", "gamma", "weight decay", "runs", "training", "ID", "OOD"]
-    return table(head, lines) if lines else "not run\n"
+    return table(head, lines)
 
 
 def _corners(study: str, rows: Rows) -> Iterator[list[str]]:
@@ -59,58 +57,43 @@ def _range(values: Sequence[float]) -> str:
     return f"{mean(values):.2f} ({min(values):.2f} to {max(values):.2f})" if len(values) else ""
 
 
-def concepts_table(place: Path) -> str:
+def concepts_table(tables: Tables) -> str:
     """What runs on concepts draw right, by initialisation."""
     shown = {"train_accuracy": "trained combinations", "ood_accuracy": "unseen: all",
              "ood_shape": "shape", "ood_size": "size", "ood_colour": "colour"}  # fmt: skip
     lines = [
         [f"{gamma:g}", str(len(mine)), *(_mean(mine, column) for column in shown)]
-        for (gamma,), mine in sorted(grouped(_runs(place, "concepts"), ["gamma"]).items())
+        for (gamma,), mine in grouped(tables["concepts"], ["gamma"]).items()
     ]
-    return table(["gamma", "runs", *shown.values()], lines) if lines else "not run\n"
+    return table(["gamma", "runs", *shown.values()], lines)
 
 
-def language_table(place: Path) -> str:
+def language_table(tables: Tables) -> str:
     """Perplexity of language models early and late, by initialisation, and where curves cross."""
-    lines, of = [], ("task.part", "n_sequences")
-    for (part, size), runs in sorted(grouped(_runs(place, "language"), of).items()):
+    lines = []
+    for text, size, runs in by_text(tables["language"]):
         where = crossing(runs)
         crosses = "no crossing" if where is None else f"crosses at {where / 1e6:.3g} M tokens"
-        for (gamma,), mine in sorted(grouped(runs, ["gamma"]).items()):
+        for (gamma,), mine in grouped(runs, ["gamma"]).items():
             curves = np.array([curve(row)[1] for row in mine])  # [run, point]
             early, late = (_range(np.exp(losses)) for losses in (curves[:, 0], curves[:, -1]))
-            text = {"both": "code and prose"}.get(part, part)
             counts = [f"{size:,}", f"{gamma:g}", str(len(mine))]
             lines.append([text, *counts, early, late, _mean(mine, "held_out_bits"), crosses])
     head = ["text", "windows", "gamma", "runs", "perplexity early", "at the end", "bits per byte"]
-    return table([*head, "small against large weights"], lines) if lines else "not run\n"
+    return table([*head, "small against large weights"], lines)
 
 
-def _runs(place: Path, study: str) -> Rows:
-    rows = read_tables(place, [study]).get(study, ())
-    return [row for row in rows if row["status"] == "done"]
-
-
-def across_table(place: Path) -> str:
+def across_table(tables: Tables) -> str:
     """The correlation inside every task that has runs, for each measure of complexity."""
     lines = []
-    tables = read_tables(place, STUDIES)
     names = {"across-tasks-rank": "stable rank", "across-tasks-condensation": "condensation"}
     for title, of in TASK_RUNS.items():
-        rows = [row | {"study": of.study} for row in tables.get(of.study, ())]
-        if not rows:
-            continue
+        rows = tables[of.study]
         line = [title, f"{len(of.fitted(rows))} of {len(of.prepare(rows))}"]
         for name in names:
             effect = LEDGER.named(name).effect
             assert isinstance(effect, AcrossTasks)
-            found = effect.within(of, rows).finding()
-            if found.found is None:
-                line.append(str(found.note))
-                continue
-            one = found.found
-            low, high = sorted((effect.sign * one.low, effect.sign * one.high))
-            line.append(f"{effect.sign * one.effect:.2f} ({low:.2f} to {high:.2f})")
+            line.append(effect.shown(effect.within(of, rows).finding()))
         lines.append(line)
     head = ["task", "runs that have fitted", *(f"{title} of W_Q" for title in names.values())]
-    return table(head, lines) if lines else "not run\n"
+    return table(head, lines)

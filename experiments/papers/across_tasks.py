@@ -16,7 +16,7 @@ from anchor_interp.analysis import statistics
 from anchor_interp.analysis.statistics import POWER, Floats, permutation_p
 from anchor_interp.sweeps.effects import Estimate, Stratum, shuffles, standard
 
-from .effects import Effect, Finding, Number, finding_of, grouped, value_of, values_of
+from .effects import Effect, Finding, Number, finding_of, value_of, values_of, varied
 from .rows import Row, Rows, columns_of, pairs_at_random, square_alone
 from .section_7_runs import FITTED
 
@@ -53,7 +53,6 @@ TASK_RUNS: Mapping[str, TaskRuns] = {
     "PrOntoQA": TaskRuns("prontoqa", "id_accuracy", "train_accuracy"),
     "concepts": TaskRuns("concepts", fit="train_accuracy"),  # of a U-Net's layers, in the mean
 }
-STUDIES = tuple(dict.fromkeys(of.study for of in TASK_RUNS.values()))
 
 
 @dataclass(frozen=True)
@@ -75,19 +74,31 @@ class AcrossTasks(Effect):
 
     def find(self, rows: Rows) -> Finding:
         """See the class."""
-        return self._together({name: self.within(of, rows) for name, of in TASK_RUNS.items()})
+        parts = {
+            name: self.within(of, [row for row in rows if row["study"] == of.study])
+            for name, of in TASK_RUNS.items()
+        }
+        compared = [part for part in parts.values() if part.freedom]
+        told = {name: part.finding() for name, part in parts.items()}
+        runs = [[row for part in compared for row in part.runs]]
+        if len(compared) < FEWEST_TASKS:
+            note = f"{len(compared)} tasks have enough runs that have fitted; expected at least "
+            note += str(FEWEST_TASKS)
+            return finding_of(runs, 0, problem="not answerable here", note=note, also=told)
+        mean = float(np.mean([part.z for part in compared]))
+        error = math.sqrt(sum(1 / part.freedom for part in compared)) / len(compared)
+        drawn = np.mean([np.arctanh(_inside(part.drawn)) for part in compared], axis=0)
+        p = permutation_p(abs(mean), np.abs(drawn), exact=False)
+        return finding_of(runs, 0, _estimate(mean, error, p), also=told)
 
     def within(self, of: TaskRuns, rows: Rows) -> "TaskCorrelation":
-        """The correlation inside a task."""
-        fitted = of.fitted([row for row in rows if row["study"] == of.study])
+        """The correlation inside a task, of the runs of its study."""
         kept = [
-            row for row in fitted if None not in (value_of(row, self.x), value_of(row, of.unseen))
+            row
+            for row in of.fitted(rows)
+            if None not in (value_of(row, self.x), value_of(row, of.unseen))
         ]
-        groups = [
-            group
-            for group in grouped(kept, ("n_sequences",)).values()
-            if len(group) > 2 and len(set(values_of(group, self.x))) > 1
-        ]
+        groups = varied(kept, ("n_sequences",), self.x)
         used = [row for group in groups for row in group]
         freedom = len(used) - 3 * len(groups)
         if freedom < 1:
@@ -108,19 +119,12 @@ class AcrossTasks(Effect):
             drawn += one.x[orders] @ one.y * len(one.x) / len(used)
         return TaskCorrelation(tuple(used), rho, freedom, drawn)
 
-    def _together(self, parts: Mapping[str, "TaskCorrelation"]) -> Finding:
-        compared = [part for part in parts.values() if part.freedom]
-        told = {name: part.finding() for name, part in parts.items()}
-        runs = [[row for part in compared for row in part.runs]]
-        if len(compared) < FEWEST_TASKS:
-            note = f"{len(compared)} tasks have enough runs that have fitted; expected at least "
-            note += str(FEWEST_TASKS)
-            return finding_of(runs, 0, problem="not answerable here", note=note, also=told)
-        mean = float(np.mean([part.z for part in compared]))
-        error = math.sqrt(sum(1 / part.freedom for part in compared)) / len(compared)
-        drawn = np.mean([np.arctanh(_inside(part.drawn)) for part in compared], axis=0)
-        p = permutation_p(abs(mean), np.abs(drawn), exact=False)
-        return finding_of(runs, 0, _estimate(mean, error, p), also=told)
+    def shown(self, found: Finding) -> str:
+        """A task's correlation with its interval, not signed as claimed; why there is none."""
+        if found.found is None:
+            return str(found.note)
+        low, high = sorted((self.sign * found.found.low, self.sign * found.found.high))
+        return f"{self.sign * found.found.effect:.2f} ({low:.2f} to {high:.2f})"
 
 
 @dataclass(frozen=True)

@@ -327,10 +327,10 @@ def grouped(rows: Rows, columns: Sequence[str]) -> dict[tuple[Any, ...], list[Ro
     return dict(sorted(groups.items(), key=lambda item: [(v is None, v) for v in item[0]]))
 
 
-def varied(rows: Rows, within: Sequence[str], x: str) -> list[list[Row]]:
+def varied(rows: Rows, within: Sequence[str], x: Number) -> list[list[Row]]:
     """The groups of equal ``within`` that have three runs or more and several values of x."""
     groups = grouped(rows, within).values()
-    return [group for group in groups if len(group) > 2 and len({row[x] for row in group}) > 1]
+    return [group for group in groups if len(group) > 2 and len({*values_of(group, x)}) > 1]
 
 
 def finding_of(

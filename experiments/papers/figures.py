@@ -138,7 +138,9 @@ def by_phase(rows: Rows, numbers: Mapping[str, str], *, strata: bool = True) -> 
             line[0].set_ylabel(title)
             for axes, mine in zip(line, groups.values(), strict=True):
                 for place, phase in enumerate(PHASES):
-                    _strip(axes, place, _of_phase(mine, phase, name), COLOURS[phase])
+                    values = [row[name] for row in mine
+                              if row["phase"] == phase and row.get(name) is not None]  # fmt: skip
+                    _strip(axes, place, values, COLOURS[phase])
                 axes.axhline(0, color=INK, linewidth=0.6)
         for axes, (task, layout) in zip(panels[0], groups, strict=True):
             axes.set_title(f"{_TASKS.get(task, task)}, {layout}" if strata else "")
@@ -297,6 +299,7 @@ def embedded_numbers(structure: EmbeddingStructure, keys: Sequence[int]) -> Figu
 
     Source: NeurIPS paper, figures 5c and 5d.
     """
+    arrows = {3: "#D00000", 4: "#0050D0"}
     points = structure.coordinates[:, :2]
     share = structure.eigenvalues / structure.eigenvalues.sum()
     with panel(4.2, 3.9) as (figure, axes):
@@ -305,7 +308,7 @@ def embedded_numbers(structure: EmbeddingStructure, keys: Sequence[int]) -> Figu
             np.linspace(0, 0.85, len(keys))), strict=True):  # fmt: skip
             axes.text(x, y, str(key), ha="center", va="center", fontsize=8, color=colour)
         first = len(keys) // 2 - 6
-        for step, colour in ((3, "#D00000"), (4, "#0050D0")):
+        for step, colour in arrows.items():
             for one in range(first, first + 12, step):
                 axes.annotate("", points[one + step], points[one], arrowprops={
                     "arrowstyle": "->", "color": colour, "lw": 1.5, "shrinkA": 5, "shrinkB": 5
@@ -313,7 +316,7 @@ def embedded_numbers(structure: EmbeddingStructure, keys: Sequence[int]) -> Figu
         axes.set(xlabel=f"component 1 ({share[0]:.0%} of the variance)",
                  ylabel=f"component 2 ({share[1]:.0%})")  # fmt: skip
         handles = [Line2D([], [], color=colour, label=f"steps of {step} from {keys[first]}")
-                   for step, colour in ((3, "#D00000"), (4, "#0050D0"))]  # fmt: skip
+                   for step, colour in arrows.items()]  # fmt: skip
         _legend(figure, handles)
     return figure
 
@@ -356,10 +359,6 @@ def _legend(
     size: float = 8,
 ) -> None:
     figure.legend(handles=handles, loc=place, ncols=columns, frameon=False, fontsize=size)
-
-
-def _of_phase(rows: Rows, phase: str, name: str) -> list[float]:
-    return [row[name] for row in rows if row["phase"] == phase and row.get(name) is not None]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -16,6 +16,7 @@ from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.presets import preset
 from anchor_interp.sweeps.spec import Grid, Sweep
 
+from .effects import grouped
 from .rows import Row, Rows, number_of
 
 SEEDS = tuple(range(1000, 1005))
@@ -62,6 +63,14 @@ def curve(row: Row) -> tuple[Floats, Floats]:
     return points * row["eval_every"] * row["batch_size"] * row["length"], losses
 
 
+def by_text(rows: Rows) -> list[tuple[str, int, list[Row]]]:
+    """The finished runs by their text and its number of windows."""
+    done = [row for row in rows if row["status"] == "done"]
+    groups = grouped(done, ("task.part", "n_sequences"))
+    names = {"both": "code and prose"}
+    return [(names.get(part, part), size, mine) for (part, size), mine in groups.items()]
+
+
 def crossing(rows: Rows) -> float | None:
     """The tokens at which the mean curve of the small initialisation comes below the large one's.
 
@@ -72,14 +81,10 @@ def crossing(rows: Rows) -> float | None:
     if not all(curves):
         return None
     large, small = (np.mean([losses for _, losses in mine], axis=0) for mine in curves)
-    return _crossed(curves[0][0][0], small - large)
-
-
-def _crossed(tokens: Floats, gap: Floats) -> float | None:
-    """Where a gap falls to 0 for good, between two points on a scale of logarithms."""
+    tokens, gap = curves[0][0][0], small - large
     above = np.flatnonzero(gap > 0)
     if not len(above) or above[-1] + 1 == len(gap):
         return None
     last = int(above[-1])
-    share = gap[last] / (gap[last] - gap[last + 1])
+    share = gap[last] / (gap[last] - gap[last + 1])  # on a scale of logarithms
     return math.exp(float(np.interp(share, [0, 1], np.log(tokens[last : last + 2]))))

@@ -149,16 +149,11 @@ def attributes(run: Run) -> Numbers:
     }
 
 
-MEASURES = {
+MEASURES = {name: Measure(name, f"{__name__}:{name}")
+            for name in ("raw", "answers", "pairs", "language", "embedding", "attributes")} | {
     "mechanism": FINGERPRINT,
-    "raw": Measure("raw", f"{__name__}:raw"),
-    "answers": Measure("answers", f"{__name__}:answers"),
     "learning": Measure("learning", f"{__name__}:learning", version=2),
-    "pairs": Measure("pairs", f"{__name__}:pairs"),
-    "language": Measure("language", f"{__name__}:language"),
-    "embedding": Measure("embedding", f"{__name__}:embedding"),
-    "attributes": Measure("attributes", f"{__name__}:attributes"),
-}
+}  # fmt: skip
 # About how long each takes on a core at ``tiny``.
 SECONDS = {
     "mechanism": 6.0,

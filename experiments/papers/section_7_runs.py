@@ -21,8 +21,6 @@ from anchor_interp.tasks.catalog import named_task
 from concepts import PRESETS as CONCEPTS
 
 SEEDS = tuple(range(1000, 1005))
-JUDGING_SEEDS = tuple(range(1005, 1015))
-ADDITION_SEEDS = tuple(range(1015, 1035))
 FITTED = 0.95  # the accuracy from which runs count as matched
 
 
@@ -38,6 +36,11 @@ class Corners:
     larger_tasks: tuple[str, ...] = ()  # and at the larger scales
     # what differs from the preset at ``tiny``
     tiny: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def both(self) -> dict[str, tuple[float, float]]:
+        """The two corners of the paper."""
+        return {"gamma": self.gammas, "weight_decay": self.decays}
 
     def sizes_at(self, scale: str) -> tuple[int, ...]:
         """Numbers of training examples at a scale.
@@ -60,9 +63,7 @@ class Corners:
         else:
             config = override(config, **_SHAPES[scale], lr=5e-4, steps=4 * config.train.steps)
             tasks = self.larger_tasks
-        axes: dict[str, Any] = {
-            "n_sequences": self.sizes_at(scale), "gamma": self.gammas, "weight_decay": self.decays
-        }  # fmt: skip
+        axes: dict[str, Any] = {"n_sequences": self.sizes_at(scale), **self.both}
         if tasks:
             named = tuple(map(named_task, tasks))
             config = override(config, d_vocab=max(task.n_tokens for task in named))
@@ -98,8 +99,7 @@ def addition_judging(scale: str) -> Sweep:
     start = override(
         grid.start, task=grid.axes["task"][0], n_sequences=grid.axes["n_sequences"][-1]
     )
-    both = {"gamma": corners.gammas, "weight_decay": corners.decays}
-    return Sweep((Grid(start, together=(both,), seeds=ADDITION_SEEDS),))
+    return Sweep((Grid(start, together=(corners.both,), seeds=tuple(range(1015, 1035))),))
 
 
 def scan_fitted(scale: str) -> Sweep:
@@ -124,8 +124,7 @@ def cogs_fitted(scale: str) -> Sweep:
     start = override(start, n_sequences=corners.sizes_at(scale)[-1])
     steps = 8_000 if scale == "tiny" else start.train.steps
     start = override(start, until_accuracy=0.99, eval_every=250, steps=steps)
-    both = {"gamma": corners.gammas, "weight_decay": corners.decays}
-    return Sweep((Grid(start, together=(both,), seeds=tuple(range(1050, 1055))),))
+    return Sweep((Grid(start, together=(corners.both,), seeds=tuple(range(1050, 1055))),))
 
 
 CONCEPT_GAMMAS = (0.5, 0.65, 0.8, 1.0)
@@ -147,7 +146,7 @@ def concepts(scale: str) -> Sweep:
 def concepts_judging(scale: str) -> Sweep:
     """The paper's gamma and the default on ten other seeds."""
     gammas = (CONCEPT_GAMMAS[0], PAPER_GAMMA)
-    return Sweep((Grid(_drawing(scale), {"gamma": gammas}, seeds=JUDGING_SEEDS),))
+    return Sweep((Grid(_drawing(scale), {"gamma": gammas}, seeds=tuple(range(1005, 1015))),))
 
 
 def _drawing(scale: str) -> RunConfig:

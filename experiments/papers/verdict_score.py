@@ -126,7 +126,7 @@ def fit_lines(rows: Rows) -> Lines:
     named rightly.
     """
     truth = np.array([row["phase"] for row in rows])
-    numbers = list(map(_numbers_of, rows))
+    numbers = [{number.name: row.get(number.name) for number in VERDICT} for row in rows]
     found = dict(LINES)
 
     def score(name: str, at: float) -> float:
@@ -147,10 +147,6 @@ def fit_lines(rows: Rows) -> Lines:
         found[name] = Line(*(3 * [(low + high) / 2]))
     return {name: _band(name, line.line, numbers, truth, found) if name in _FITTED else line
             for name, line in found.items()}  # fmt: skip
-
-
-def _numbers_of(row: Row) -> Values:
-    return {number.name: row.get(number.name) for number in VERDICT}
 
 
 def _leanings(numbers: Sequence[Values], lines: Lines) -> Names:

@@ -15,7 +15,6 @@ import itertools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +32,7 @@ from anchor_interp.runs.writer import writing
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import draw
 
+from .rows import Row
 from .wide import RATES
 
 TABLE = Path(__file__).parents[1] / "tables" / "paper" / "figure2-wide.csv"
@@ -40,7 +40,6 @@ MOST, EVERY, FITTED = 12_000, 50, 0.99
 CURVE = "curve.jsonl"
 GAMMAS = (0.35, 0.5, 0.65, 0.8, 0.95)
 SEEDS = 3
-Row = dict[str, Any]
 Key = tuple[float, ...]
 
 
