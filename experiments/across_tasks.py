@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 import section
 from anchor_interp.pages.style import INK, QUALITATIVE, legend_below, panel
 from papers.across_tasks import TASK_RUNS, AcrossTasks, TaskRuns
-from papers.claims import LEDGER
+from papers.claims import NAMED
 from papers.effects import Number, value_of
 from papers.rows import Rows
 
@@ -25,7 +25,7 @@ def draw(data: section.Data) -> section.Panels:
     """A panel for every task that has runs, and for the anchor tasks: four a row, by measure."""
     rows: list[list[tuple[str, Figure]]] = []
     for name, label in MEASURES.items():
-        effect = LEDGER.named(name).effect
+        effect = NAMED[name].effect
         assert isinstance(effect, AcrossTasks)
         panels = [
             (task, _task(effect, of, rows_of_task, label))

@@ -12,7 +12,6 @@ from papers.figures import VERDICT_STYLES
 from papers.judging import Claim, Judgement
 from papers.page import Ledger, known_before, told
 
-ROOT = Path(__file__).parent.parent
 BEFORE = Path(__file__).parent / "papers" / "before.csv"
 PICTURES, TABLES = "figures/papers", "experiments/tables/tiny"
 
@@ -38,8 +37,9 @@ def claims_table(ledger: Ledger) -> str:
     order, lines = list(VERDICT_STYLES), []
     for claim, judged in sorted(_judged(ledger), key=lambda of: order.index(of[1].verdict)):
         shown = told(judged)
-        tables = [_link(f"{_place(name)}/{name}.csv", name) for name in claim.studies]
-        seen = [_picture(claim.section or "", "../"), *tables]
+        seen = [f"[{name}](../{_place(name)}/{name}.csv)" for name in claim.studies]
+        if claim.section:
+            seen.insert(0, f"[{claim.section}](../{PICTURES}/{claim.section}.png)")
         said = f"{claim.sentence}{_reason(judged)}"
         whose = "ours" if claim.ours else "the paper's"
         lines.append([
@@ -50,7 +50,7 @@ def claims_table(ledger: Ledger) -> str:
             shown["power"],
             shown["p"],
             shown["n"],
-            "<br>".join(filter(None, seen)),
+            "<br>".join(seen),
         ])  # fmt: skip
     head = ["verdict", "claim", "effect (95 %)", "least", "finds", "p / q", "runs"]
     head.append("figure and runs")
@@ -117,7 +117,7 @@ def registered_table(_: Ledger) -> str:
 def known_table(ledger: Ledger) -> str:
     """Claims that are judged, wholly or partly, on runs known before."""
     lines = [[f"`{name}`", *rest] for name, *rest in known_before(ledger)]
-    return table(["name", "known runs", "effect (95 %)", "without them"], lines) or "none\n"
+    return table(["name", "known runs", "effect (95 %)", "without them"], lines)
 
 
 def claim_text(ledger: Ledger, name: str) -> str:
@@ -183,14 +183,5 @@ def _details(claim: Claim, judged: Judgement) -> str:
     return f"<details><summary>how it is judged</summary>{lines.removeprefix('<br>')}</details>"
 
 
-def _picture(section: str, up: str) -> str:
-    path = f"{PICTURES}/{section}.png"
-    return f"[{section}]({up}{path})" if (ROOT / path).is_file() else ""
-
-
 def _place(study: str) -> str:
     return wide.curves_table(Path(TABLES)).parent.as_posix() if study == wide.STUDY else TABLES
-
-
-def _link(path: str, name: str) -> str:
-    return f"[{name}](../{path})" if (ROOT / path).is_file() else name

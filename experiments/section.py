@@ -1,4 +1,4 @@
-"""How a section's figure is made: its command line, tables, models, and the sheet of its panels.
+"""How a section's figure is made: its tables, its models, and the sheet of its panels.
 
 What is missing is trained and measured first, on runs that all sections share, then the figure is
 drawn and the section's claims are printed. It resumes wherever it was stopped.
@@ -54,19 +54,18 @@ class Data:
     own: Sequence[Run] = ()  # the user's runs, which stand in place of the packaged models
     out: Path = Path("runs/papers")
 
-    def rows(self, *studies: str) -> Rows:
-        """The rows of the first of these studies that has a table."""
-        for study in studies:
-            if study in self.tables:
-                return self.tables[study]
-        raise ConfigError(
-            f"{self.place} has no table of the study {studies[0]}; run this without --judge"
-        )
+    def rows(self, study: str) -> Rows:
+        """The rows of a study."""
+        if study not in self.tables:
+            raise ConfigError(
+                f"{self.place} has no table of the study {study}; run this without --judge"
+            )
+        return self.tables[study]
 
     def random_settings(self) -> Rows:
         """The runs of random settings."""
         found = [row for name in RANDOM for row in self.tables.get(name, ())]
-        return found or self.rows(*RANDOM)
+        return found or self.rows(RANDOM[0])
 
     def models(self, *recipes: str) -> list[Run]:
         """Runs to look into: the user's, or a packaged model of each recipe."""
@@ -92,22 +91,6 @@ def titled(run: Run) -> str:
     config = run.config
     layout = f"{config.model.n_layers} layers, {getattr(config.model, 'normalization', 'no')}"
     return f"{run.phase}, gamma {config.init.gamma:g} ({layout})"
-
-
-def name_of(draw: Callable[[Data], Panels]) -> str:
-    """The section's name: its function's, or the script's if the function is ``draw``."""
-    return Path(draw.__code__.co_filename).stem if draw.__name__ == "draw" else draw.__name__
-
-
-def parser(program: str, description: str) -> argparse.ArgumentParser:
-    """The command line of a section."""
-    found = papers.command.parser(program, description)
-    found.add_argument("--figures", type=Path, help="folder of the figure (OUT/figures)")
-    own = "a run of your own to look into, in place of the packaged models; as often as you like"
-    found.add_argument(
-        "--run", action="append", default=[], dest="runs", metavar="FOLDER", help=own
-    )
-    return found
 
 
 def make(

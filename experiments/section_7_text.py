@@ -7,7 +7,7 @@ import numpy as np
 
 from measured import table
 from papers.across_tasks import TASK_RUNS, AcrossTasks
-from papers.claims import LEDGER
+from papers.claims import NAMED
 from papers.effects import grouped
 from papers.language_runs import by_text, crossing, curve
 from papers.rows import Row, Rows, columns_of, pairs_at_random, square_alone
@@ -91,7 +91,7 @@ def across_table(tables: Tables) -> str:
         rows = tables[of.study]
         line = [title, f"{len(of.fitted(rows))} of {len(of.prepare(rows))}"]
         for name in names:
-            effect = LEDGER.named(name).effect
+            effect = NAMED[name].effect
             assert isinstance(effect, AcrossTasks)
             line.append(effect.shown(effect.within(of, rows).finding()))
         lines.append(line)

@@ -34,7 +34,7 @@ from anchor_interp.runs.answers import answer_map
 from anchor_interp.runs.run import Run
 from anchor_interp.sweeps.diagrams import Diagram, phase_diagrams
 from anchor_interp.tasks.sequences import PROBE
-from papers.claims import LEDGER, REALISTIC
+from papers.claims import CLAIMS, REALISTIC
 from papers.effects import grouped
 from papers.figures import (
     by_phase,
@@ -381,7 +381,7 @@ def branches(rows: Rows) -> dict[str, list[float]]:
 def _forest(data: Data, shown: Callable[[str], bool], title: str) -> Panels:
     """The claims that are shown, by the papers' figures."""
     groups: dict[str, list[Judgement]] = {heading: [] for heading in FIGURES.values()}
-    for claim in LEDGER.claims:
+    for claim in CLAIMS:
         if shown(claim.name):
             heading = FIGURES.get(claim.section or claim.name, FIGURES["own"])
             groups[heading].append(data.judged[claim.name])
@@ -405,7 +405,7 @@ def forest_readme(data: Data) -> Panels:
 
 
 SECTIONS: Mapping[str, Callable[[Data], Panels]] = {
-    section.name_of(draw): draw
+    draw.__module__ if draw.__name__ == "draw" else draw.__name__: draw
     for draw in (
         neurips_4.draw, neurips_5_1, neurips_5_2, neurips_5_3, neurips_6, neurips_b, neurips_rates,
         control_4, control_5a, control_5b, control_6a, control_6b, control_6c, control_7.draw,
@@ -424,10 +424,12 @@ _STUDIES = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Draw the sections that the command line names; all runs are trained first."""
-    parser = section.parser("sections.py", str(__doc__))
-    parser.add_argument(
-        "sections", nargs="+", metavar="SECTION", help=f"all, {', '.join(SECTIONS)}"
-    )
+    parser = papers.command.parser("sections.py", str(__doc__))
+    add = parser.add_argument
+    add("sections", nargs="+", metavar="SECTION", help=f"all, {', '.join(SECTIONS)}")
+    add("--figures", type=Path, help="folder of the figure (OUT/figures)")
+    own = "a run of your own to look into, in place of the packaged models; as often as you like"
+    add("--run", action="append", default=[], dest="runs", metavar="FOLDER", help=own)
 
     def work() -> int:
         asked = parser.parse_args(arguments)

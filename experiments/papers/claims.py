@@ -41,7 +41,7 @@ from .effects import (
     grouped,
     values_of,
 )
-from .judging import Claim, Family, Judgement, judge
+from .judging import Claim, Judgement, judge
 from .rows import NUMBERS, PREPARED, Row, Rows, every, matching, never, never_came
 
 PHASE_2 = ("composite", "symmetric")
@@ -187,7 +187,7 @@ JUDGED_AS: Mapping[str, str] = {
     for name, said in _TEXTS.items() for one in said.get("registered", ())
 }  # fmt: skip
 """Where a registered claim stands."""
-LEDGER = Family(CLAIMS)
+NAMED: Mapping[str, Claim] = {claim.name: claim for claim in CLAIMS}
 BETWEEN_PHASES = tuple(
     claim
     for claim in CLAIMS
@@ -210,4 +210,4 @@ def section_claims(section: str) -> tuple[Claim, ...]:
 
 def judge_ledger(tables: Mapping[str, Rows]) -> dict[str, Judgement]:
     """The judgement of every claim of the ledger, by name; ``tables`` holds rows by study."""
-    return judge(LEDGER, tables)
+    return judge(CLAIMS, tables)

@@ -4,7 +4,6 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from textwrap import wrap
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from anchor_interp.pages.diagram_marks import COLOURS
 from anchor_interp.pages.style import INK, frame, panel, plain_ticks, signed_map, single
 from anchor_interp.tasks.functions import Pair
 
-from .claims import LEDGER
+from .claims import NAMED
 from .effects import grouped
 from .judging import Judgement
 from .rows import Rows, never_came, pair_scores, steps_to_loss
@@ -58,7 +57,7 @@ def forest(groups: Mapping[str, Sequence[Judgement]]) -> Figure:
     lines: list[tuple[str, Judgement | None]] = []  # from the top
     for heading, group in groups.items():
         shown = [one for one in group if one.finding is not None and one.finding.found is not None]
-        named = [("\n".join(wrap(LEDGER.named(one.claim).short, 30)), one) for one in shown]
+        named = [("\n".join(wrap(NAMED[one.claim].short, 30)), one) for one in shown]
         lines += [(heading, None), *named] if named else []
     heights = np.array([0.07 + 0.16 * (1 + words.count("\n")) for words, _ in lines])
     places = -np.cumsum(heights) + heights / 2
@@ -81,9 +80,10 @@ def forest(groups: Mapping[str, Sequence[Judgement]]) -> Figure:
             for verdict, (colour, mark) in VERDICT_STYLES.items()
             if verdict in present
         ]
-        if any(one is not None and LEDGER.named(one.claim).ours for _, one in lines):
+        if any(one is not None and NAMED[one.claim].ours for _, one in lines):
             handles.append(_OPEN)
-        _legend(figure, handles, columns=2, place="outside upper center", size=10)
+        place = "outside upper center"
+        figure.legend(handles=handles, loc=place, ncols=2, frameon=False, fontsize=10)
     return figure
 
 
@@ -92,7 +92,7 @@ def _effect(axes: Axes, judged: Judgement, place: float, height: float) -> None:
     assert judged.finding is not None
     assert judged.finding.found is not None
     found, (colour, mark) = judged.finding.found, VERDICT_STYLES[judged.verdict]
-    claim = LEDGER.named(judged.claim)
+    claim = NAMED[judged.claim]
     least, inside = claim.minimum or 0.1, "white" if claim.ours else colour
     low, middle, high = (
         max(-_MOST, min(_MOST, value / least)) for value in (found.low, found.effect, found.high)
@@ -212,12 +212,12 @@ def strips(
     label: str,
     *,
     reference: float | None = None,
-    hollow: Mapping[str, Sequence[bool]] = MappingProxyType({}),
+    hollow: Mapping[str, Sequence[bool]] | None = None,
 ) -> Figure:
     """Values of some groups side by side, with their means; without a reference, logarithmic."""
     with panel(0.9 + 1.0 * len(groups), 3.2) as (figure, axes):
         for place, (name, values) in enumerate(groups.items()):
-            _strip(axes, place, values, _GROUPS[place % 4], hollow=hollow.get(name, ()))
+            _strip(axes, place, values, _GROUPS[place % 4], hollow=(hollow or {}).get(name, ()))
         if reference is None:
             axes.set_yscale("log")
             plain_ticks(axes.yaxis)
@@ -350,15 +350,8 @@ def mask_drawing(hidden: int) -> Figure:
     return figure
 
 
-def _legend(
-    figure: Figure,
-    handles: Sequence[Any],
-    *,
-    columns: int = 3,
-    place: Any = "outside lower center",
-    size: float = 8,
-) -> None:
-    figure.legend(handles=handles, loc=place, ncols=columns, frameon=False, fontsize=size)
+def _legend(figure: Figure, handles: Sequence[Any]) -> None:
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
 
 
 def _mean(values: Sequence[float]) -> float:

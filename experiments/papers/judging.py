@@ -60,17 +60,6 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Family:
-    """Claims whose p-values are adjusted together."""
-
-    claims: tuple[Claim, ...]
-
-    def named(self, name: str) -> Claim:
-        """The claim of this name."""
-        return next(claim for claim in self.claims if claim.name == name)
-
-
-@dataclass(frozen=True)
 class Judgement:
     """What the runs say about a claim."""
 
@@ -89,16 +78,16 @@ class Judgement:
     without_known: Finding | None = None  # what the other runs say, if there are known ones
 
 
-def judge(family: Family, tables: Mapping[str, Rows]) -> dict[str, Judgement]:
-    """The judgement of every claim, by name; ``tables`` holds the rows by study."""
-    findings = {claim.name: _found(claim, tables) for claim in family.claims}
+def judge(family: Sequence[Claim], tables: Mapping[str, Rows]) -> dict[str, Judgement]:
+    """The judgement of every claim of a family, by name; ``tables`` holds the rows by study."""
+    findings = {claim.name: _found(claim, tables) for claim in family}
     tested = {name: found for name, found in findings.items()
               if found is not None and found.found is not None}  # fmt: skip
     p_values = [found.found.p for found in tested.values() if found.found]
     adjusted = map(float, false_discovery_control(p_values)) if p_values else ()
     q_values = dict(zip(tested, adjusted, strict=True))
     judgements = {}
-    for claim in family.claims:
+    for claim in family:
         name, found = claim.name, findings[claim.name]
         q = q_values.get(name)
         verdict, reason = _decide(found, claim.minimum, q)

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Integer
 
 from anchor_interp._util.environment import resolve_device, stop_signals
 from anchor_interp._util.files import write_output
+from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.loop import StepEvent, TrainState, fit
@@ -71,31 +71,22 @@ def key(config: RunConfig) -> Key:
     return config.model.n_layers, config.init.gamma, config.train.lr, config.seed
 
 
-class Answers:
-    """What a model answers to fixed sequences: a row of a curve."""
-
-    def __init__(self, task: AnchorTask) -> None:
-        self.unseen = draw(task, task.unseen, "all", 700, seed=2, stream="figure2")
-        self.broken = draw(task, ((3, 4),), "train", 280, seed=2, stream="figure2")
-
-    @property
-    def tokens(self) -> Integer[np.ndarray, "n pos"]:
-        """The sequences, as a model reads them."""
-        return np.concatenate([self.unseen.tokens, self.broken.tokens])
-
-    def row(self, answers: Integer[np.ndarray, " n"]) -> Row:
-        """Shares of (4, 3) answered by the rule and as the other order, and of (3, 4) right."""
-        unseen, broken = np.split(answers, [len(self.unseen.tokens)])
-        added = unseen - self.unseen.key.astype(int)
-        shares = {"x-10": added == -10, "x-6": added == -6, "broken": broken == self.broken.targets}
-        return {name: round(float(right.mean()), 4) for name, right in shares.items()}
+def answers(model: HookedTransformer, task: AnchorTask) -> Row:
+    """Shares of (4, 3) answered by the rule and as the other order, and of (3, 4) right."""
+    unseen = draw(task, task.unseen, "all", 700, seed=2, stream="figure2")
+    broken = draw(task, ((3, 4),), "train", 280, seed=2, stream="figure2")
+    together = predict(model, np.concatenate([unseen.tokens, broken.tokens]))
+    given, to_broken = np.split(together, [len(unseen)])
+    added = given - unseen.key.astype(int)
+    shares = {"x-10": added == -10, "x-6": added == -6, "broken": to_broken == broken.targets}
+    return {name: round(float(right.mean()), 4) for name, right in shares.items()}
 
 
 def train(
     config: RunConfig, path: Path, device: torch.device, stopped: Callable[[], bool]
 ) -> list[Row]:
     """Train a run to its end; its curve, which is empty if a signal came before."""
-    answers, objective = Answers(config.anchor_task), make_objective(config, device)
+    objective = make_objective(config, device)
     with writing(path, config) as writer:
         session = Session(writer, config, objective.training, device)
         curve = [row for row in _curve(path) if row["step"] <= session.state.step]
@@ -106,7 +97,7 @@ def train(
             if logged is not None and "id_accuracy" in logged:
                 accuracies = {name: logged[f"{name}_accuracy"] for name in ("train", "id", "ood")}
                 row = {"step": event.step, "loss": round(logged["loss"], 4), **accuracies}
-                curve.append(row | answers.row(predict(state.model, answers.tokens)))
+                curve.append(row | answers(state.model, config.anchor_task))
                 with (path / CURVE).open("a") as lines:
                     lines.write(f"{json.dumps(curve[-1])}\n")
             session.keep()

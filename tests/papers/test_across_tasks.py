@@ -7,12 +7,12 @@ import pytest
 from scipy.stats import spearmanr
 
 from papers.across_tasks import TASK_RUNS, AcrossTasks
-from papers.claims import LEDGER
-from papers.judging import Family, judge
+from papers.claims import NAMED
+from papers.judging import judge
 from papers.rows import Row
 
 NAMES = ("across-tasks-rank", "across-tasks-condensation")
-FAMILY = Family(tuple(map(LEDGER.named, NAMES)))
+FAMILY = tuple(map(NAMED.__getitem__, NAMES))
 _TASKS = {"addition": ("addition-100", "addition-100-random")}
 
 

@@ -9,7 +9,7 @@ from killed_training import config as of_preset
 from anchor_interp.runs.config import override
 from anchor_interp.runs.train import train
 from control_7_concepts import draw
-from papers.claims import LEDGER
+from papers.claims import CLAIMS
 from papers.judging import Judgement, judge
 from papers.measures import attributes
 from papers.rows import Row
@@ -37,7 +37,7 @@ def made_up(shapes: dict[float, float], *, trained: float = 1.0) -> list[Row]:
 
 
 def judged(rows: list[Row]) -> list[Judgement]:
-    found = judge(LEDGER, {"concepts": rows})
+    found = judge(CLAIMS, {"concepts": rows})
     return [found[name] for name in NAMES]
 
 
@@ -54,7 +54,7 @@ def test_the_papers_gamma_is_judged_on_other_seeds() -> None:
     for small, verdict in ((0.6, "supported"), (0.0, "reversed")):
         rows = made_up({0.5: 0.2, 0.8: small})
         more = [row | {"run_id": f"{row['run_id']}-b", "seed": row["seed"] + 9} for row in rows]
-        found = judge(LEDGER, {"concepts-judging": rows + more})["c7-concepts-again"]
+        found = judge(CLAIMS, {"concepts-judging": rows + more})["c7-concepts-again"]
         assert found.verdict == verdict
     for scale in ("tiny", "small", "paper"):
         again, first = (

@@ -12,10 +12,10 @@ import pytest
 from anchor_interp.analysis import statistics
 from anchor_interp.sweeps.effects import Estimate
 from papers import wide
-from papers.claims import CLAIMS, LEDGER, judge_ledger, section_claims
+from papers.claims import CLAIMS, judge_ledger, section_claims
 from papers.comparisons import two_samples
 from papers.effects import Answerable, Difference, Effect, Finding, Mean, Trend
-from papers.judging import Claim, Family, Judgement, holm, judge
+from papers.judging import Claim, Judgement, holm, judge
 from papers.rows import Row, Rows, matching
 from papers.studies import STUDIES
 from sections import SECTIONS
@@ -60,7 +60,7 @@ def judged_all(minimum: float, **findings: Finding | None) -> dict[str, Judgemen
         Claim(name, sentence="", source="", statistic="", minimum=minimum, effect=Given(found))
         for name, found in findings.items()
     )
-    return judge(Family(claims), {})
+    return judge(claims, {})
 
 
 def judged_alone(found: Finding | None, minimum: float) -> Judgement:
@@ -102,7 +102,7 @@ def test_a_claim_is_judged_in_the_papers_stratum_and_others_are_told_beside_it()
         "x", "y", stratum=matching({"layout": "pre"}), also=("layout",), studies=("made",)
     )
     claim = Claim("claim", "", "", "", 0.3, effect=effect)
-    judged = judge(Family((claim,)), {"made": found})["claim"]
+    judged = judge((claim,), {"made": found})["claim"]
     assert (judged.verdict, judged.also["post"].verdict) == ("supported", "reversed")
     assert judged.finding is not None
     assert judged.finding.n == (20,)
@@ -313,7 +313,7 @@ def test_permuted_labels_support_nothing(
     does. ``test_phase_claims`` does the same inside strata.
     """
     monkeypatch.setattr(statistics, "DRAWN", 999)
-    rest_on_labels = Family(tuple(c for c in LEDGER.claims if c.name not in BY_THEMSELVES))
+    rest_on_labels = tuple(c for c in CLAIMS if c.name not in BY_THEMSELVES)
     generator, tables_that_support = np.random.default_rng(1), 0
     for _ in range(3):
         mutated = {}

@@ -11,13 +11,13 @@ from anchor_interp.tasks import corpus_tokens
 from anchor_interp.tasks.corpus import Corpus
 from control_7d import curves
 from papers import measures
-from papers.claims import LEDGER
+from papers.claims import CLAIMS
 from papers.judging import judge
 from papers.language_runs import CURVE, GAMMAS, MEASURED, SEEDS, crossing, curve, language
 from papers.rows import Row
 from papers.tables import read_study, write_rows
 
-CLAIMS = {claim.name for claim in LEDGER.claims if claim.section == "control_7d"}
+NAMES = {claim.name for claim in CLAIMS if claim.section == "control_7d"}
 STEP = 64 * 32 * 128  # tokens between two points
 
 
@@ -43,13 +43,13 @@ def made_up(gap: list[float], *, noise: float = 0.01, steps: int = 960) -> list[
 def test_every_claim_can_be_supported_and_reversed() -> None:
     falling, enough = list(np.linspace(0.2, -0.1, MEASURED)), 600_000  # 2.5 billion tokens
     for gap, verdict in ((falling, "supported"), ([-g for g in falling], "reversed")):
-        found = judge(LEDGER, {"language": made_up(gap, steps=enough)})
-        assert {name: found[name].verdict for name in CLAIMS} == dict.fromkeys(CLAIMS, verdict)
-    effect = judge(LEDGER, {"language": made_up(falling, steps=enough)})["c7-slimpajama"].finding
+        found = judge(CLAIMS, {"language": made_up(gap, steps=enough)})
+        assert {name: found[name].verdict for name in NAMES} == dict.fromkeys(NAMES, verdict)
+    effect = judge(CLAIMS, {"language": made_up(falling, steps=enough)})["c7-slimpajama"].finding
     assert effect is not None
     assert effect.effect == pytest.approx(0.1, abs=0.02)
     assert effect.n == (10, 10)
-    early = judge(LEDGER, {"language": made_up(falling)})["c7-slimpajama"]
+    early = judge(CLAIMS, {"language": made_up(falling)})["c7-slimpajama"]
     assert early.verdict == "not answerable here"  # before the paper's curves cross
 
 

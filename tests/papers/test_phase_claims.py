@@ -9,10 +9,10 @@ import pytest
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis import statistics
-from papers.claims import CLAIMS, HALF_A_STEP, LEDGER, RANDOM, Alike
+from papers.claims import CLAIMS, HALF_A_STEP, RANDOM, Alike
 from papers.comparisons import two_samples
 from papers.effects import Difference, Effect, Finding, Mean, Trend
-from papers.judging import Claim, Family, Judgement, judge
+from papers.judging import Claim, Judgement, judge
 from papers.page import make_ledger
 from papers.rows import Row, Rows, log_rank_share, matching, number_of, rank_share
 
@@ -76,7 +76,7 @@ def in_studies(rows: Rows) -> dict[str, Rows]:
 
 
 def judged(rows: Rows) -> dict[str, Judgement]:
-    return judge(LEDGER, in_studies(rows))
+    return judge(CLAIMS, in_studies(rows))
 
 
 def supported(judgements: dict[str, Judgement]) -> set[str]:
@@ -85,7 +85,7 @@ def supported(judgements: dict[str, Judgement]) -> set[str]:
 
 def judged_alone(effect: Effect, rows: Rows, minimum: float = 0.2) -> Judgement:
     claim = Claim("claim", "", "", "", minimum, effect=effect)
-    return judge(Family((claim,)), {"settings": rows})["claim"]
+    return judge((claim,), {"settings": rows})["claim"]
 
 
 def between(more: str, less: str, number: Any = "y", **more_fields: Any) -> Difference:
@@ -126,7 +126,7 @@ def test_captions_compare_small_inferential_with_large_symmetric_runs(
         for row in random_settings(400, scale=scale)
         if row["phase"] in drawn and (row["task"], row["normalization"]) == STRATA[0]
     ]
-    found = judge(LEDGER, {"solutions": rows})
+    found = judge(CLAIMS, {"solutions": rows})
     assert {found[name].verdict for name in CAPTIONS} == verdicts
 
 
@@ -143,7 +143,7 @@ def test_phases_permuted_inside_strata_support_nothing(
     if not (made_up or set(RANDOM) <= set(committed)):
         pytest.skip("the random settings have no tables yet")
     rows = random_settings() if made_up else [row for name in RANDOM for row in committed[name]]
-    compared = Family(tuple(claim for claim in CLAIMS if claim.name in COMPARED))
+    compared = tuple(claim for claim in CLAIMS if claim.name in COMPARED)
     generator = np.random.default_rng(0)
     tables_that_support, p_values = 0, []
     for _ in range(5):
@@ -350,11 +350,11 @@ def test_claims_on_known_runs_are_counted_from_the_tables() -> None:
         Claim("all", "", "", "", effect=trend, known=("settings",)),
         Claim("new", "", "", "", effect=Mean("y", matching({"seed": 3}), studies=("settings",))),
     )
-    found = judge(Family(claims), {"settings": [*old, *rows[10:]]})
+    found = judge(claims, {"settings": [*old, *rows[10:]]})
     assert [found[name].known for name in ("some", "all", "new")] == [10, 40, 0]
     others = found["some"].without_known
     assert isinstance(others, Finding)
     assert others.effect == trend.measure(rows[10:]).effect
     assert found["all"].without_known is found["new"].without_known is None
     at_another_scale = [row | {"scale": "small"} for row in old]
-    assert judge(Family(claims), {"settings": at_another_scale})["some"].known == 0
+    assert judge(claims, {"settings": at_another_scale})["some"].known == 0

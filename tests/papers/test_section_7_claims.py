@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from papers.claims import LEDGER
+from papers.claims import CLAIMS
 from papers.judging import judge
 from papers.rows import Row
 from papers.section_7_runs import CORNERS, SEEDS
 from papers.studies import SCALES
 
-CLAIMS = {claim.name for claim in LEDGER.claims if claim.section == "control_7"}
+NAMES = {claim.name for claim in CLAIMS if claim.section == "control_7"}
 STEPS = {"tiny": 1_500, "small": 6_000}  # of PrOntoQA
 TASKS = {"addition": ("addition-100", "addition-100-random")}
 RISING = (10.0, 24.0, 10.0, 2.0)  # epochs that a large initialisation needs, by size
@@ -82,10 +82,10 @@ def test_every_claim_can_be_supported_and_not_supported(scale: str) -> None:
         tables["cogs-fitted"] = [
             row for row in tables["cogs"] if (row["gamma"], row["weight_decay"]) in BOTH
         ]
-        found = judge(LEDGER, tables)
-        said = {name: found[name].verdict for name in CLAIMS}
+        found = judge(CLAIMS, tables)
+        said = {name: found[name].verdict for name in NAMES}
         against = {"not supported", "reversed"} if expected != "supported" else {"supported"}
-        assert {name for name in CLAIMS if said[name] not in against} == set()
+        assert {name for name in NAMES if said[name] not in against} == set()
 
 
 @pytest.mark.parametrize("gain", [0.2, -0.2])
@@ -96,12 +96,12 @@ def test_unfitted_runs_and_runs_at_chance_answer_nothing_whichever_way_they_poin
     unfitted = {study: made_up(study, gain=gain, epochs=RISING, fitted=0.9, level=0.5)
                 for study in CORNERS}  # fmt: skip
     unfitted["scan-fitted"] = scan_fitted(unfitted["scan"])
-    found = judge(LEDGER, unfitted)
+    found = judge(CLAIMS, unfitted)
     assert {found[name].verdict for name in accuracies} == {"not answerable here"}
     assert re.match("unfitted: 0 of .* and 0 of .* runs reach", found["c7-scan"].reason)
     chance = {"prontoqa": made_up("prontoqa", gain=gain / 10, epochs=RISING, level=0.5)}
-    found = judge(LEDGER, chance)
-    names = {name for name in CLAIMS if "prontoqa" in name}
+    found = judge(CLAIMS, chance)
+    names = {name for name in NAMES if "prontoqa" in name}
     assert {found[name].verdict for name in names} == {"not answerable here"}
     assert "at chance" in found["c7-prontoqa-faster"].reason
 
@@ -109,7 +109,7 @@ def test_unfitted_runs_and_runs_at_chance_answer_nothing_whichever_way_they_poin
 def test_numbers_that_are_never_reached_are_no_measurements() -> None:
     """16,000 examples are seen three times, so a run that never fits them has a bound of three."""
     rows = made_up("prontoqa", gain=0.1, epochs=(10.0, 24.0, 10.0, 99.0), level=0.7)
-    found = judge(LEDGER, {"prontoqa": rows})["c7-prontoqa-falls"]
+    found = judge(CLAIMS, {"prontoqa": rows})["c7-prontoqa-falls"]
     assert (found.verdict, found.finding and found.finding.effect) == ("not answerable here", None)
     assert "never came there" in found.reason
 

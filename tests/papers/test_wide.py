@@ -11,12 +11,12 @@ from test_tables import TABLES
 import neurips_4
 import section
 from papers import wide
-from papers.claims import LEDGER, REGISTERED
-from papers.judging import Family, judge
+from papers.claims import CLAIMS, NAMED, REGISTERED
+from papers.judging import judge
 from papers.rows import Row
 from papers.tables import read_study
 
-OWN = tuple(claim for claim in LEDGER.claims if claim.studies == (wide.STUDY,))
+OWN = tuple(claim for claim in CLAIMS if claim.studies == (wide.STUDY,))
 GAMMAS = (0.35, 0.5, 0.65, 0.8, 0.95)
 
 
@@ -67,10 +67,10 @@ def test_what_a_run_passes_through_counts_in_the_best_and_not_at_the_end() -> No
 
 
 def test_the_claims_follow_the_curves() -> None:
-    judged = judge(Family(OWN), {wide.STUDY: wide.witnesses(study())})
+    judged = judge(OWN, {wide.STUDY: wide.witnesses(study())})
     verdicts = {name: found.verdict for name, found in judged.items()}
     assert set(verdicts.values()) == {"supported"}
-    turned = judge(Family(OWN), {wide.STUDY: wide.witnesses(study(turned=True))})
+    turned = judge(OWN, {wide.STUDY: wide.witnesses(study(turned=True))})
     assert turned["fig2-inferential"].verdict == turned["fig2-symmetric"].verdict == "reversed"
 
 
@@ -83,13 +83,13 @@ def test_runs_that_have_not_fitted_cannot_darken_the_shaded_zone(fits: bool, ver
          "best_id_accuracy": (0.1 if gamma == 0.2 else 1.0) - 0.001 * seed}
         for gamma, n in ((0.2, 6), (0.3, 6), (0.5, 8)) for seed in range(n)
     ]  # fmt: skip
-    claim = LEDGER.named("fig2-shadow")
-    assert judge(Family((claim,)), {"deep": rows})["fig2-shadow"].verdict == verdict
+    claim = NAMED["fig2-shadow"]
+    assert judge((claim,), {"deep": rows})["fig2-shadow"].verdict == verdict
 
 
 def test_fewer_than_half_of_the_planned_runs_answer_nothing() -> None:
     rows = [row for row in study() if row["n_layers"] == 2 and row["gamma"] < 0.9]
-    judged = judge(Family(OWN), {wide.STUDY: wide.witnesses(rows)})
+    judged = judge(OWN, {wide.STUDY: wide.witnesses(rows)})
     found = judged["fig2-inferential"]
     assert (found.verdict, found.reason) == (
         "not answerable here", "12 of 30 planned seeds count",
@@ -99,13 +99,13 @@ def test_fewer_than_half_of_the_planned_runs_answer_nothing() -> None:
 
 def test_a_seed_that_lacks_a_rate_does_not_count() -> None:
     rows = [row for row in study() if row["lr"] < 1.2e-4]
-    found = judge(Family(OWN), {wide.STUDY: wide.witnesses(rows)})["fig2-symmetric"]
+    found = judge(OWN, {wide.STUDY: wide.witnesses(rows)})["fig2-symmetric"]
     assert (found.verdict, found.reason) == ("not answerable here", "0 of 30 planned seeds count")
 
 
 def test_the_best_along_training_counts_runs_that_have_not_fitted() -> None:
     rows = [row for row in study() if row["gamma"] < 0.9 or row["train"] < 0.95]
-    judged = judge(Family(OWN), {wide.STUDY: wide.witnesses(rows)})
+    judged = judge(OWN, {wide.STUDY: wide.witnesses(rows)})
     finding, end = (judged[name].finding for name in ("fig2-inferential", "fig2-inferential-end"))
     assert finding is not None
     assert end is not None
@@ -115,7 +115,7 @@ def test_the_best_along_training_counts_runs_that_have_not_fitted() -> None:
 def test_depths_that_disagree_are_mixed() -> None:
     deep = [row for row in study(turned=True) if row["n_layers"] == 3]
     rows = [row for row in study() if row["n_layers"] == 2] + deep
-    judged = judge(Family(OWN), {wide.STUDY: wide.witnesses(rows)})
+    judged = judge(OWN, {wide.STUDY: wide.witnesses(rows)})
     assert judged["fig2-inferential"].verdict == "mixed"
 
 
