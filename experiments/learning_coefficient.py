@@ -16,6 +16,7 @@ of three recipes (seed 600): a symmetric one had 17, an inferential one 9, a mem
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -103,12 +104,13 @@ def report(rows: Sequence[Row]) -> None:
 def main() -> None:
     """Measure every run once, and report."""
     folder = runs_folder("The local learning coefficient of kept runs, beside the specimens.")
+    places: dict[str, str | Path] = {name: name for name in zoo.names()}
+    places |= {path.name: path for path in finished(folder)}
     rows = []
-    for path in [*zoo.names(), *finished(folder)]:
-        run = load(path)
-        say(f"learning_coefficient: {path}")
-        rows.append({"run": str(path) if isinstance(path, str) else path.name,
-                     "phase": run.phase, **measure(run)})  # fmt: skip
+    for name, place in places.items():
+        run = load(place)
+        say(f"learning_coefficient: {place}")
+        rows.append({"run": name, "phase": run.phase, **measure(run)})
     report(rows)
 
 

@@ -82,8 +82,9 @@ def forest(groups: Mapping[str, Sequence[Judgement]]) -> Figure:
         ]
         if any(one is not None and NAMED[one.claim].ours for _, one in lines):
             handles.append(_OPEN)
-        place = "outside upper center"
-        figure.legend(handles=handles, loc=place, ncols=2, frameon=False, fontsize=10)
+        figure.legend(
+            handles=handles, loc="outside upper center", ncols=2, frameon=False, fontsize=10
+        )
     return figure
 
 
