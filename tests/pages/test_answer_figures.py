@@ -18,9 +18,18 @@ def one(holding: str, *, pairs: int = 1) -> AnswerMap:
 def test_a_panel_for_every_map_and_pair_and_a_legend_of_what_holds() -> None:
     figure = answer_maps({"model A": one("none", pairs=2), "model B": one("rule")})
     titles = [axes.get_title() for axes in figure.axes]
-    assert titles[:3] == ["model A, (3, 4)", "model A, (4, 3)", "model B"]
+    assert titles[:3] == ["model A, (3,\xa04)", "model A, (4,\xa03)", "model B"]
     shown = {text.get_text() for text in figure.legends[0].get_texts()}
     assert shown == {"the rule", "no function holds"}
+
+
+def test_titles_stay_in_their_panels() -> None:
+    names = ("tiny/memorizing/1", "a_name_without_a_place_to_break_it")
+    figure = answer_maps({name: one("rule", pairs=2) for name in names}, columns=2, width=2.0)
+    figure.draw_without_rendering()
+    boxes = [axes.title.get_window_extent() for axes in figure.axes]
+    for left, right in zip(boxes[::2], boxes[1::2], strict=True):
+        assert left.x1 < right.x0
 
 
 def test_a_function_has_one_colour_in_all_figures() -> None:

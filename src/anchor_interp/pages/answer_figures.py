@@ -4,6 +4,7 @@ One glance tells memorizing (no colour holds), symmetric (one colour, a wrong on
 colour, the rule's) and mixtures (:mod:`anchor_interp.runs.answers`).
 """
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -43,7 +44,7 @@ def answer_maps(
     panels = [
         (title if title and len(one.pairs) == 1 else f"{title}, {pair}".lstrip(", "), one, index)
         for title, one in maps.items()
-        for index, pair in enumerate(one.pairs)
+        for index, pair in enumerate(str(pair).replace(" ", "\xa0") for pair in one.pairs)
     ]
     colours = _colours(maps.values())
     most = max(len(one.pairs) for one in maps.values())
@@ -63,7 +64,7 @@ def answer_maps(
                 interpolation="nearest",
                 extent=(first - 0.5, last + 0.5, len(holding) - 0.5, -0.5),
             )  # fmt: skip
-            each.set_title(title)
+            each.set_title(textwrap.fill(title, round(10 * width)))
             each.set_yticks(range(0, len(holding), 2))
             names = {one.functions[i] for i in np.unique(holding)}
             held |= {name if name in colours else _ANOTHER for name in names}
