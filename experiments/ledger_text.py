@@ -40,7 +40,9 @@ def claims_table(ledger: Ledger) -> str:
         seen = [f"[{name}](../{_place(name)}/{name}.csv)" for name in claim.studies]
         if claim.section:
             seen.insert(0, f"[{claim.section}](../{PICTURES}/{claim.section}.png)")
-        said = f"{claim.sentence}{_reason(judged)}"
+        said = claim.sentence
+        if judged.verdict not in ("supported", "not run"):
+            said += f"<br>*{judged.reason}*"
         whose = "ours" if claim.ours else "the paper's"
         lines.append([
             f'<a id="{claim.name}"></a>{judged.verdict}',
@@ -156,10 +158,6 @@ TEXTS: Mapping[str, Callable[[Ledger, str], str]] = {
 
 def _judged(ledger: Ledger) -> Iterator[tuple[Claim, Judgement]]:
     return ((claim, ledger.judgements[claim.name]) for claim in CLAIMS)
-
-
-def _reason(judged: Judgement) -> str:
-    return "" if judged.verdict in ("supported", "not run") else f"<br>*{judged.reason}*"
 
 
 def _details(claim: Claim, judged: Judgement) -> str:

@@ -21,8 +21,8 @@ from papers.effects import grouped
 from papers.rows import Row, Rows
 
 ANSWERS = {
-    "symmetric_accuracy": ("symmetric answers", SYMMETRIC),
-    "ood_accuracy": ("inferential answers", INFERENTIAL),
+    "symmetric_accuracy": "symmetric answers",
+    "ood_accuracy": "inferential answers",
 }
 _SHARES = {"symmetric": ("symmetric", SYMMETRIC), "ood": ("inferential", INFERENTIAL)}
 _COURSES = (("x-10", "the rule", INFERENTIAL), ("x-6", "the other order's", SYMMETRIC))
@@ -35,11 +35,8 @@ def best_and_end(rows: Rows, best: str, end: str, colour: str) -> Figure:
                  (end, "none", "--", "at the end, if fitted"))  # fmt: skip
         for side, (column, filled, line, label) in zip((-1, 1), kinds, strict=True):
             having = [row for row in rows if row[column] is not None]
-            xs, ys = (
-                [row["gamma"] + 0.012 * side for row in having],
-                [row[column] for row in having],
-            )
-            axes.scatter(xs, ys, 22, filled, edgecolors=colour)
+            xs = [row["gamma"] + 0.012 * side for row in having]
+            axes.scatter(xs, [row[column] for row in having], 22, filled, edgecolors=colour)
             means = [
                 (gamma, statistics.mean(row[column] for row in cell))
                 for (gamma,), cell in grouped(having, ("gamma",)).items()
@@ -90,6 +87,6 @@ def draw(data: section.Data) -> section.Panels:
     diagram = phase_diagrams(data.rows("depth"), x="gamma", y="n_layers").diagrams[0]
     maps = [
         (f"{title}, narrow models", accuracy_map(diagram, column))
-        for column, (title, _) in ANSWERS.items()
+        for column, title in ANSWERS.items()
     ]
     return [*panels, [*maps, ("phase, narrow models", phase_map(diagram))]]

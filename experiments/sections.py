@@ -49,7 +49,7 @@ from papers.figures import (
     triangles,
 )
 from papers.judging import Judgement
-from papers.rows import Rows, matching, never_came, of_three_and_four, on_control, steps_to_loss
+from papers.rows import Rows, matching, never_came, on_control, steps_to_loss
 from papers.studies import STUDIES
 from section import Data, Panels, titled
 
@@ -327,7 +327,7 @@ def control_8(data: Data) -> Panels:
         for name, title in scores.items()
     }
     broken = [row for row in data.rows("pairs-post") if row["complexity"]]
-    pairs = pairs_learned(broken, of_three_and_four)
+    pairs = pairs_learned(broken)
     return [
         _speed(data, "(A) large", "(A) small"),
         [("(B) (3, 4) and (4, 3) broken; pairs of 3 and 4 in colour", pairs)],

@@ -65,13 +65,8 @@ def _first_kept(recipe: str, runs: Path) -> list[Run]:
     """The first seeds' runs whose final checkpoint keeps the recipe's margin."""
     kept: list[Run] = []
     for seed in FRESH_SEEDS:
-        folder = runs / str(seed) / recipe
-        if (folder / "result.json").exists():
-            run = load(folder)
-        else:
-            run = train(override(RECIPES[recipe], seed=seed), folder, device="cpu")
-        if run_id(run.config) != run_id(override(RECIPES[recipe], seed=seed)):
-            raise SystemExit(f"zoo: {folder} is not a run of the recipe {recipe} with seed {seed}")
+        config = override(RECIPES[recipe], seed=seed)
+        run = train(config, runs / str(seed) / recipe, device="cpu")
         if MARGINS[recipe].kept(run.evaluation):
             kept.append(run)
         if len(kept) == PER_RECIPE:

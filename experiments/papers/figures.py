@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
@@ -16,12 +16,11 @@ from anchor_interp.analysis.similarity import Similarity
 from anchor_interp.models.embeddings import EmbeddingStructure
 from anchor_interp.pages.diagram_marks import COLOURS
 from anchor_interp.pages.style import INK, frame, panel, plain_ticks, signed_map, single
-from anchor_interp.tasks.functions import Pair
 
 from .claims import NAMED
 from .effects import grouped
 from .judging import Judgement
-from .rows import Rows, never_came, pair_scores, steps_to_loss
+from .rows import Rows, never_came, of_three_and_four, pair_scores, steps_to_loss
 from .verdict_score import GIVEN, PHASES, VerdictScore
 
 _TASKS = {"complexity-control": "complexity control", "neurips": "NeurIPS"}
@@ -36,8 +35,8 @@ VERDICT_STYLES = {
     "nothing comparable": ("#56B4E9", "d"),
     "not run": ("#999999", "_"),
 }
-_LARGE, _SMALL = "#E69F00", "#0072B2"
-_GROUPS = (_LARGE, _SMALL, "#009E73", "#CC79A7")
+_SMALL = "#0072B2"
+_GROUPS = ("#E69F00", _SMALL, "#009E73", "#CC79A7")
 _MOST, _EDGE = 8.0, 1.05  # effects are cut at so many smallest effects, arrowheads stand beyond
 _HOLLOW = Line2D(
     [], [], label="never came there (hollow)", marker="o", ls="none", color=INK, mfc="none"
@@ -181,10 +180,10 @@ def over_depth(rows: Rows) -> Figure:
     return figure
 
 
-def pairs_learned(rows: Rows, marked: Callable[[Pair], bool]) -> Figure:
+def pairs_learned(rows: Rows) -> Figure:
     """When each ordered pair is learned (complexity-control paper, figure 8B), run by run.
 
-    ``marked`` pairs are in colour; one that a run has not learned at its end is drawn hollow there.
+    Pairs of 3 and 4 are in colour; one that a run has not learned at its end is drawn hollow there.
     """
     pairs = sorted({pair for row in rows for pair in pair_scores(row)})
     gammas = sorted({row["gamma"] for row in rows})
@@ -197,7 +196,7 @@ def pairs_learned(rows: Rows, marked: Callable[[Pair], bool]) -> Figure:
                 found = [(steps[pair], end) for steps, end in mine if pair in steps]
                 unreached = [step >= end for step, end in found]
                 hollow |= any(unreached)
-                colour = "#D55E00" if marked(pair) else _SMALL
+                colour = "#D55E00" if of_three_and_four(pair) else _SMALL
                 _strip(axes, place, [step for step, _ in found], colour, hollow=unreached)
             axes.set_ylabel("steps to 60 %")
             axes.set_title(f"gamma {gamma:g}")

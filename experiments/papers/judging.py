@@ -81,21 +81,17 @@ class Judgement:
 def judge(family: Sequence[Claim], tables: Mapping[str, Rows]) -> dict[str, Judgement]:
     """The judgement of every claim of a family, by name; ``tables`` holds the rows by study."""
     findings = {claim.name: _found(claim, tables) for claim in family}
-    tested = {name: found for name, found in findings.items()
-              if found is not None and found.found is not None}  # fmt: skip
-    p_values = [found.found.p for found in tested.values() if found.found]
-    adjusted = map(float, false_discovery_control(p_values)) if p_values else ()
-    q_values = dict(zip(tested, adjusted, strict=True))
+    p_values = {name: found.found.p for name, found in findings.items() if found and found.found}
+    adjusted = map(float, false_discovery_control([*p_values.values()])) if p_values else ()
+    q_values = dict(zip(p_values, adjusted, strict=True))
     judgements = {}
     for claim in family:
         name, found = claim.name, findings[claim.name]
         q = q_values.get(name)
         verdict, reason = _decide(found, claim.minimum, q)
         if found is not None and 2 * (there := sum(found.n) + found.censored) < claim.planned:
-            verdict, reason = (
-                "not answerable here",
-                f"{there} of {claim.planned} planned seeds count",
-            )
+            verdict = "not answerable here"
+            reason = f"{there} of {claim.planned} planned seeds count"
             found = replace(found, parts={}, also={})
         if found is None:
             judgements[name] = Judgement(name, verdict, reason, None, q)

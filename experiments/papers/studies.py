@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -295,10 +296,10 @@ STUDIES: Mapping[str, Study] = {
     "decay": Study("gamma and weight decay", _diagram("decay", 6), ("mechanism",)),
     "depth": Study("gamma and depth on the NeurIPS task", _diagram("depth", 5), ("mechanism",)),
     "settings": Study(
-        "random settings within each layout", lambda name: settings(name, FITTING), ("mechanism",)
+        "random settings within each layout", partial(settings, indices=FITTING), ("mechanism",)
     ),
     "settings-judging": Study(
-        "more random settings", lambda name: settings(name, JUDGING), ("mechanism",)
+        "more random settings", partial(settings, indices=JUDGING), ("mechanism",)
     ),
     "settings-post": Study(
         "fresh random settings, post-LayerNorm",
@@ -334,19 +335,19 @@ STUDIES: Mapping[str, Study] = {
     ),
     "pairs": Study("one broken group or none, pair by pair", _pairs, ("pairs",)),
     "pairs-post": Study(
-        "the same, post-LayerNorm", lambda name: _pairs(name, 410, **_POST), ("pairs",)
+        "the same, post-LayerNorm", partial(_pairs, first_seed=410, **_POST), ("pairs",)
     ),
     "noise": Study(
-        "randomly chosen broken groups", lambda name: _noise(name, range(500, 520)), ("pairs",)
+        "randomly chosen broken groups", partial(_noise, seeds=range(500, 520)), ("pairs",)
     ),
     "noise-60": Study(
         "more tasks with broken groups, post-LayerNorm",
-        lambda name: _noise(name, range(520, 580), **_POST),
+        partial(_noise, seeds=range(520, 580), **_POST),
         ("pairs",),
     ),
     "noise-240": Study(
         "240 more of these tasks, post-LayerNorm",
-        lambda name: _noise(name, range(580, 820), **_POST),
+        partial(_noise, seeds=range(580, 820), **_POST),
         ("pairs",),
     ),
     "rates": Study("learning rate and weight decay", _rates),

@@ -191,9 +191,8 @@ def judge_verdict(
     def scored(name: str, title: str, answers: Names) -> RuleScore:
         return _scored(name, title, truth, answers, near)
 
-    whole = (truth[named], given[named], near[named])
     scores = [
-        _scored("verdict", "the verdict, where it names a phase", *whole),
+        _where_named("verdict", "the verdict, where it names a phase", kept, given),
         scored("leaning", "what it leans to, on all runs", leans),
     ]
     base = _bootstrapped(truth, leans)
@@ -207,7 +206,12 @@ def judge_verdict(
             behind = scores[1].accuracy - one.accuracy
             scores.append(replace(one, behind=behind, behind_low=behind_low))
     scores += [_score_of_verdict(kind, others) for kind, others in (apart or {}).items()]
-    wrong = named & (truth != given)
+    mixed = [row["ood_accuracy"] for row, v in zip(kept, given, strict=True) if v == "mixture"]
+    wrong = [
+        _disagreement(row, found)
+        for row, found in zip(kept, verdicts, strict=True)
+        if found.phase in PHASES and found.phase != row["phase"]
+    ]
     return VerdictScore(
         n={phase: int((truth == phase).sum()) for phase in PHASES},
         left_out=len(rows) - len(kept),
@@ -217,16 +221,8 @@ def judge_verdict(
             for one in PHASES
         },
         rules=tuple(scores),
-        mixtures=tuple(
-            sorted(
-                row["ood_accuracy"] for row, v in zip(kept, given, strict=True) if v == "mixture"
-            )
-        ),
-        disagreements=tuple(
-            _disagreement(row, v)
-            for row, v, is_wrong in zip(kept, verdicts, wrong, strict=True)
-            if is_wrong
-        ),
+        mixtures=tuple(sorted(mixed)),
+        disagreements=tuple(wrong),
     )
 
 

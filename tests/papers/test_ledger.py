@@ -29,7 +29,7 @@ from papers.claims import CLAIMS, PHASE_2, REALISTIC, judge_ledger, section_clai
 from papers.effects import Finding
 from papers.judging import Claim, Verdict
 from papers.page import Ledger, known_before, make_ledger
-from papers.rows import KNOWN_SEEDS, Row, Rows, of_three_and_four
+from papers.rows import KNOWN_SEEDS, Row, Rows
 from papers.tables import read_study, read_tables
 from papers.verdict_score import (
     PHASES,
@@ -371,7 +371,7 @@ def test_a_bound_is_drawn_hollow_and_an_interval_beyond_the_axis_has_an_arrowhea
 ) -> None:
     rows = [row for row in committed["pairs"] if row["gamma"] == 0.3]
     never = sum(int(row["never_learned"]) for row in rows)
-    (axes,) = figures.pairs_learned(rows, of_three_and_four).axes
+    (axes,) = figures.pairs_learned(rows).axes
     points = [line for line in axes.lines if line.get_marker() == "o"]
     assert len(points) == 16 * len(rows)
     assert sum(line.get_markerfacecolor() == "none" for line in points) == never > 0
