@@ -63,11 +63,6 @@ _SUMMARIES: Mapping[str, Callable[[list[float]], float]] = {
 }  # fmt: skip
 
 
-def read_ledger() -> Ledger:
-    """The ledger of the committed tables."""
-    return page.read_ledger("tiny", TABLES)
-
-
 def rules_table(ledger: Ledger) -> str:
     """The verdict beside rules that know less."""
     lines = [
@@ -346,7 +341,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Fill in the tables and numbers of docs.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if out of date")
     asked = parser.parse_args()
-    ledger = read_ledger()
+    ledger = page.read_ledger("tiny", TABLES)
     for file in PAGES:
         before = file.read_text(encoding="utf-8")
         after = filled(before, ledger)
