@@ -150,6 +150,7 @@ class _States:
         if self._fast:
             declare(parts)
             state = torch.where(self._mask, state, self._own[hook])
-            return fast_logits_from(self._model, state, *divmod(self.hooks.index(hook), 2))
+            layer, middle = divmod(self.hooks.index(hook), 2)
+            return fast_logits_from(self._model, state, layer, at_mlp=bool(middle))
         sum_of_states = Replacement(hook, state, self._mask, frozenset(parts))
         return replaced_run(self._model, self._rows, [sum_of_states], batch_size=len(self._rows))[0]

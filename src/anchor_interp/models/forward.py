@@ -123,16 +123,16 @@ def _before_last_block(
     return blocks[-1], x
 
 
-def fast_logits_from(model: HookedTransformer, x: Tensor, layer: int, middle: int) -> Tensor:
-    """Last logits from [batch, pos, d_model] before a layer, or with 1 before its MLP."""
-    for block in model.blocks[layer:]:
-        if middle:
-            x, middle = _mlp(model, block, x), 0
-        elif block is model.blocks[-1]:
-            return unembed(model, _last_block(model, block, x))
-        else:
-            x = after_attention(model, block, x, attend(model, block, project_qkv(model, block, x)))
-    return unembed(model, x[:, -1])
+def fast_logits_from(
+    model: HookedTransformer, x: Tensor, layer: int, *, at_mlp: bool
+) -> Float[Tensor, "batch d_vocab"]:
+    """Last logits from [batch, pos, d_model] before a layer, or before its MLP."""
+    blocks: list[Block] = list(model.blocks)[layer:]
+    if at_mlp:
+        x = _mlp(model, blocks.pop(0), x)
+    for block in blocks[:-1]:
+        x = after_attention(model, block, x, attend(model, block, project_qkv(model, block, x)))
+    return unembed(model, _last_block(model, blocks[-1], x) if blocks else x[:, -1])
 
 
 def takes_fast_path(model: HookedTransformer, *parts: Block) -> bool:

@@ -109,16 +109,13 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
         return None
     together = np.zeros((len(x), len(clusters)))
     together[np.arange(len(x)), [clusters[c] for s in strata for c in s.clusters]] = 1
-    numbers = np.empty((1 + statistics.DRAWN, len(x)))  # as they are, and in other orders
-    numbers[0], start = y, 0
+    drawn = []
     for (_, number), basis, orders in zip(rests, bases, shuffles(strata), strict=True):
-        drawn = number[orders]
-        if basis.shape[1] > 1:  # a level alone is 0 in any order
-            drawn -= drawn @ basis @ basis.T
-        numbers[1:, start : (start := start + len(number))] = drawn
+        moved, level_alone = number[orders], basis.shape[1] == 1  # which is 0 in any order
+        drawn.append(moved if level_alone else moved - moved @ basis @ basis.T)
+    numbers = np.vstack([y, np.hstack(drawn)])  # [1 + draw, run]: as they are, and in other orders
     effects = numbers @ x / power
-    scores = numbers - np.outer(effects, x)
-    scores *= x / slack
+    scores = (numbers - np.outer(effects, x)) * (x / slack)
     if len(clusters) < len(x):
         scores = scores @ together
     errors = np.linalg.norm(scores, axis=1) / power
@@ -153,12 +150,11 @@ def _shuffles(
 ) -> Sequence[Orders]:
     keys = np.random.default_rng(seed).random((n_drawn, n_clusters))
     orders = []
-    for of_stratum in map(np.array, places):
-        in_order = np.argsort(of_stratum, kind="stable")  # the same place in every stratum
-        has_ties = len(set(of_stratum.tolist())) < len(of_stratum)
-        kind: Any = "stable" if has_ties else None  # None is faster
-        shuffled = in_order[np.argsort(keys[:, of_stratum[in_order]], axis=1, kind=kind)]
-        orders.append(shuffled[:, np.argsort(in_order)].astype(np.int32))
+    for at in map(np.array, places):
+        in_order = np.argsort(at, kind="stable")  # the same place in every stratum
+        kind: Any = "stable" if len({*at.tolist()}) < len(at) else None  # None is faster
+        moved = in_order[np.argsort(keys[:, at[in_order]], axis=1, kind=kind)]
+        orders.append(moved[:, np.argsort(in_order)].astype(np.int32))
     return orders
 
 
