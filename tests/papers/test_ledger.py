@@ -19,7 +19,7 @@ from test_tables import TABLES
 import section
 import sections
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp.analysis import verdict
+from anchor_interp.analysis import statistics, verdict
 from anchor_interp.analysis.mechanism import NUMBERS
 from anchor_interp.analysis.verdict import ACCURACY, COVERAGE, LINES
 from anchor_interp.runs.phase import PAPER
@@ -305,6 +305,7 @@ def test_wrong_answers_alone_change_no_verdict(
         return one.finding and dataclasses.replace(one.finding, parts=parts)
 
     monkeypatch.setattr(judging, "_found", found)
+    monkeypatch.setattr(statistics, "DRAWN", 999)
     for name, judged in judge_ledger(tables).items():
         assert judged.verdict == ledger.judgements[name].verdict, name
     assert len(anew) == sum(moved_in(claim, tables) for claim in CLAIMS) > 0
