@@ -134,9 +134,9 @@ def test_captions_compare_small_inferential_with_large_symmetric_runs(
 def test_phases_permuted_inside_strata_support_nothing(
     made_up: bool, committed: dict[str, list[Row]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Five tables: each supports a claim with a probability of a twentieth at most.
+    """Ten tables, or five: each supports a claim with a probability of a twentieth at most.
 
-    More than two would do so once in a thousand times. The numbers differ between strata and
+    More than three, or two, would do so once in a thousand times. The numbers differ between strata and
     phases do as well, so labels that are compared across strata would support claims.
     """
     monkeypatch.setattr(statistics, "DRAWN", 999)
@@ -146,7 +146,7 @@ def test_phases_permuted_inside_strata_support_nothing(
     compared = tuple(claim for claim in CLAIMS if claim.name in COMPARED)
     generator = np.random.default_rng(0)
     tables_that_support, p_values = 0, []
-    for _ in range(5):
+    for _ in range(10 if made_up else 5):
         mixed = []
         for stratum in STRATA:
             mine = [row for row in rows if (row["task"], row["normalization"]) == stratum]
@@ -159,7 +159,7 @@ def test_phases_permuted_inside_strata_support_nothing(
             for name, one in found.items()
             if name in COMPARED and one.finding and one.finding.p_value is not None
         ]
-    assert tables_that_support <= 2
+    assert tables_that_support <= (3 if made_up else 2)
     assert np.mean(np.array(p_values) <= 0.05) < 0.1
     if not made_up:
         return
