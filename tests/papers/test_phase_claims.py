@@ -136,8 +136,8 @@ def test_phases_permuted_inside_strata_support_nothing(
 ) -> None:
     """Ten tables, or five: each supports a claim with a probability of a twentieth at most.
 
-    More than three, or two, would do so once in a thousand times. The numbers differ between strata and
-    phases do as well, so labels that are compared across strata would support claims.
+    More than three, or two, would do so once in a thousand times. The numbers differ between
+    strata and phases do as well, so labels compared across strata would support claims.
     """
     monkeypatch.setattr(statistics, "DRAWN", 999)
     if not (made_up or set(RANDOM) <= set(committed)):
