@@ -258,3 +258,5 @@ def test_right_tokens_are_counted() -> None:
     assert say.conclude_predictions([example, example]) == (
         "The model predicts 2 of the 4 tokens to predict."
     )
+    given = SequenceAttention("", ("a", "b"), ("x",), ("x",), patterns)
+    assert say.conclude_predictions([given]) == "The model predicts 1 of the 1 answers shown."

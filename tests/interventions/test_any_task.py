@@ -4,9 +4,11 @@ In a causal model nothing behind the answer matters: each example alone, cut off
 the same numbers as all of them padded together.
 """
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -17,12 +19,13 @@ from small_models import FEW_KEYS, LAYOUTS, random_model
 
 import anchor_interp as ai
 from anchor_interp.analysis.mask_leakage import mask_leakage
+from anchor_interp.analysis.probes import aligned_examples, find_twins
 from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.interventions.interchange import random_subspace
 from anchor_interp.interventions.masks import no_edges
 from anchor_interp.interventions.patching import PatchResult
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.pages.analysis_page import render_analysis
+from anchor_interp.pages.analysis_page import render_analysis, write_analysis
 from anchor_interp.runs.evaluation import accuracy
 from anchor_interp.tasks.exchanges import renamed_answers
 
@@ -206,6 +209,58 @@ def test_the_page_says_how_many_are_patched_and_nothing_of_anchors() -> None:
         ai.analyze_model(random_model(n_layers=1), twelve([*range(9), 0, 0, 0])[:9])
 
 
+def test_an_example_whose_wrong_answer_is_right_is_not_patched(tmp_path: Path) -> None:
+    tokens = np.random.default_rng(0).integers(0, 100, (12, 4))
+    examples = ai.Examples(tokens, np.arange(12), np.arange(12) // 2 * 2)
+    _, _, answers = find_twins(examples, seed=0)
+    assert sorted(answers.tolist()) == [[i, i - 1] for i in range(1, 12, 2)]
+    analysis = ai.analyze_model(random_model(n_layers=1), examples, quiet=True)
+    parts: Any = analysis.examples
+    write_analysis(replace(analysis, examples=replace(parts, agreement=np.nan)), tmp_path)
+    told = json.loads((tmp_path / "analysis.json").read_text())["examples"]
+    assert told["agreement"] is None
+    assert told["accuracy"] == parts.accuracy
+
+
+def test_a_circuit_is_of_examples_whose_places_are_the_most_frequent() -> None:
+    verbs, at = [1, 2, 1, 2, 2, 2], [4, 4, 4, 5, 4, 4]
+    tokens = np.arange(36).reshape(6, 6)
+    examples = ai.Examples(tokens, np.arange(6), at=at, places={"verb": verbs, "end": 5})
+    aligned = aligned_examples(examples)
+    assert np.array_equal(aligned.tokens, tokens[[1, 4, 5], :5])
+    assert aligned.places.keys() == {"verb"}
+    assert aligned.names == ("0", "1", "verb", "3", "last")
+    with pytest.raises(ai.ConfigError, match=r"examples\.positions\('verb'\) == 1"):
+        EdgeAblation(random_model(), examples[examples.at == 4])
+
+
+def test_a_metric_without_a_value_in_a_patched_run_is_refused(model: HookedTransformer) -> None:
+    """It has a value in both unpatched runs: left out, sites would be means of other examples."""
+    sites, metric = ai.site_grid(model, ["mlp_out"], positions="last"), ai.logit_difference(CLEAN)
+    plain = ai.patch(model, CLEAN, CORRUPTED, sites, metric)
+    known = torch.from_numpy(np.stack([plain.clean, plain.corrupted]))
+    known[:, 0] = torch.nan
+
+    def unpatched(logits: Any) -> Any:
+        value = metric(logits)
+        return torch.where((value - known).abs().amin(0) > 1e-12, torch.nan, value)
+
+    with pytest.raises(ai.ConfigError, match=r"NaN only .* of 4 examples, .* mlp_out L0 last"):
+        ai.patch(model, CLEAN, CORRUPTED, sites, unpatched)
+
+
+def test_a_search_in_few_pairs_takes_them_all() -> None:
+    pairs, site = ai.exchange_label(sums(0), sums(1), "a", add), ai.Site("resid_post", 0, "a")
+    n = len(pairs.counterfactual)
+    losses = [
+        ai.learn_subspace(
+            random_model(), pairs, site, 2, seed=0, steps=3, batch_size=size, quiet=True
+        ).losses
+        for size in (n, 10 * n)
+    ]
+    assert np.array_equal(*losses)
+
+
 def test_a_grid_has_the_positions_of_the_examples() -> None:
     grid = [ai.site_grid(random_model(n_layers=1), ["z"], positions=x) for x in (CLEAN, sums(0))]
     assert [list(dict.fromkeys(s.position for s in sites)) for sites in grid] == [
@@ -275,7 +330,7 @@ def test_an_answer_that_copies_the_label_is_exchanged() -> None:
         ),
         (
             lambda: EdgeAblation(random_model(), CLEAN),
-            r"are answered at 5 positions; .* examples\[examples\.at == \d\]",
+            r"'last' is at 5 positions; .* examples\[examples\.positions\('last'\) == \d\]",
         ),
         (lambda: ai.mask_position(random_model(), CLEAN, "last"), "where the answer is read"),
         (lambda: ai.mask_position(random_model(), CLEAN, "all"), "hide positions before it"),

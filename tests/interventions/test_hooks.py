@@ -113,11 +113,11 @@ def test_a_large_vocabulary_takes_more_passes(
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        (torch.zeros(2, 6), "expected integers of shape"),
+        (torch.zeros(2, 6), "expected an array of integers"),
         (torch.zeros(2, 7, dtype=torch.long), "has 7 positions; expected 1 to 6"),
         (torch.full((2, 6), 30), "tokens run from 30 to 30; expected 0 to 29"),
-        ([[1, 2]], "expected integers of shape"),
-        (np.array([1, 2]), "expected integers of shape"),
+        ([[1, 2]], "expected an array of integers"),
+        (np.array([1, 2]), "expected an array of integers"),
     ],
 )
 def test_tokens_are_checked(

@@ -175,6 +175,20 @@ def test_the_direct_edges_do_not_hide_a_key_that_moves_first(
     assert left < 1e-9 if mechanism == "symmetric" else left > 0.9
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_renormalised_row_sums_to_1_however_sharp_it_was(dtype: torch.dtype) -> None:
+    """What is left beside a large weight is scaled up; where nothing is left, the row is 0."""
+    model, sequences = random_model().to(dtype), inner(40)
+    for block in model.blocks:
+        block.attn.W_Q.data *= 300
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(3)]
+    with mask_position(model, sequences, "key", renormalise=True):
+        sums = torch.stack([*activations(model, sequences, names).values()]).double().sum(-1)
+        assert last_logits(model, sequences).isfinite().all()
+    assert (((sums - 1).abs() < 0.01) | (sums == 0)).all()
+    assert (sums == 0).any()
+
+
 @pytest.mark.parametrize("place", HIDDEN)
 def test_only_a_renormalised_full_mask_hides_a_token_from_any_model(
     model: HookedTransformer, place: Place
@@ -281,6 +295,17 @@ def test_wrong_masks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         given: dict[str, Any] = {"layer": 0, "query": 5, "key": 1} | {name: value}
         with pytest.raises(ConfigError, match=name):
             edge(model, 9, **given)
+    linear: Any = torch.nn.Linear(3, 3)
+    for act in (
+        lambda: mask_position(linear, inner(3), "key"),
+        lambda: edge(linear, 9, layer=0, query=5, key=1),
+    ):
+        with pytest.raises(ConfigError, match="expected a HookedTransformer"):
+            act()
+    model.cfg.attention_dir = "bidirectional"
+    with pytest.raises(ConfigError, match="attention is bidirectional"):
+        mask_position(model, inner(3), "key")
+    model.cfg.attention_dir = "causal"
     some: Any = "some"
     with pytest.raises(ConfigError, match="paths is 'some'"):
         mask_position(model, inner(3), "key", paths=some)

@@ -18,6 +18,7 @@ from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import build_model
 from anchor_interp.pages.attention_views import AttentionViews, attention_views
 from anchor_interp.tasks.anchor import TASKS
+from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.sequences import aligned_sequences
 
 HOSTILE = "<img/src=x/onerror=alert(1)></script><script>alert(2)</script>"
@@ -62,9 +63,15 @@ def test_patterns_equal_the_cached_ones(known: AttentionPatterns) -> None:
         np.testing.assert_array_equal(known.patterns[layer], expected)
     assert known.answers.tolist() == sequences.targets.tolist()
     assert known.words[1] == tuple(map(str, sequences.tokens[1]))
-    noise = ("noise",)
+    noise = ("",)
     assert known.roles[0] == (*noise * 2, "key", "first", "second", *noise * 3, "last")
     assert known.patterns[0, :, 0, 3, 2] == pytest.approx(1)  # the first anchor looks at the key
+
+
+def test_places_of_examples_are_roles() -> None:
+    examples = Examples([[1, 2, 3], [4, 5, 0]], places={"verb": [0, 1]}, padding=0)
+    roles = attention_patterns(exact_model("symmetric", TASK), examples).roles
+    assert roles == (("verb", "", "last"), ("", "verb", ""))
 
 
 def test_views_show_patterns_layer_by_layer(known: AttentionPatterns) -> None:
@@ -97,7 +104,7 @@ def test_an_output_has_one_script_and_new_ids(known: AttentionPatterns) -> None:
     [
         ({"words": [["a"]]}, r"1 sequences of \[1\] tokens; expected 1 of 9"),
         ({"roles": []}, r"0 sequences of \[\] tokens; expected 1 of 9"),
-        ({"sequences": np.empty((0, 9), np.int64)}, "no sequences"),
+        ({"sequences": np.empty((0, 9), np.int64)}, "at least one"),
         ({"sequences": np.full((1, 9), 1000)}, "tokens run from 1000"),
     ],
 )

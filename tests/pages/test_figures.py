@@ -12,11 +12,19 @@ from matplotlib import rc_context, rcParams
 from matplotlib.colors import to_hex
 from matplotlib.image import imread
 
+from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.clusters import Clusters
 from anchor_interp.analysis.similarity import Similarity
+from anchor_interp.interventions.patching import PatchResult
+from anchor_interp.interventions.sites import Connection, Site
 from anchor_interp.models.matrices import CosineMatrix
 from anchor_interp.pages import style
-from anchor_interp.pages.mechanism_figures import cluster_map, condensation_map, similarity_map
+from anchor_interp.pages.mechanism_figures import (
+    cluster_map,
+    condensation_map,
+    patch_map,
+    similarity_map,
+)
 from anchor_interp.tasks.functions import Pair
 
 ALL = tuple(combinations_with_replacement((1, 2, 3, 4), 2))
@@ -60,6 +68,21 @@ def test_cosines_are_drawn_plain_or_centred() -> None:
     ):
         image = figure.axes[0].images[0].get_array()
         np.testing.assert_array_equal(image, matrix[::-1, ::-1])
+
+
+def test_a_map_shows_sites_and_refuses_connections() -> None:
+    sites = Site("z", 1, "last", 0), Site("z", 0, "key", 1), Site("mlp_out", 0, "last")
+    runs = np.array([[0.25], [0.5], [1.0]]), np.array([1.0]), np.array([0.0])
+    axes = patch_map(PatchResult(sites, "denoise", *runs)).axes[0]
+    assert [text.get_text() for text in axes.get_yticklabels()] == [
+        "z L0H1",
+        "mlp_out L0",
+        "z L1H0",
+    ]
+    assert axes.images[0].get_array().filled(-1).tolist() == [[0.5, -1], [-1, 1], [-1, 0.25]]
+    paths = tuple(map(Connection, sites))
+    with pytest.raises(ConfigError, match="not connections"):
+        patch_map(PatchResult(paths, "denoise", *runs))
 
 
 def test_a_slim_svg_looks_the_same(browser: Any) -> None:

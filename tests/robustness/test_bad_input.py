@@ -244,11 +244,11 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(last_logits, "model", None), "model is 'model'; expected a HookedTransformer"),
     (
         lambda: given(last_logits, tiny_model(), [[1, 2]]),
-        "tokens is [[1, 2]]; expected integers of shape",
+        "tokens is [[1, 2]]; expected an array of integers",
     ),
     (
         lambda: given(last_logits, tiny_model(), torch.zeros(2, 3)),
-        "tokens has shape (2, 3) and dtype torch.float32; expected integers of shape (batch, pos)",
+        "tokens is an array of torch.float32, shape (2, 3); expected an array of integers",
     ),
     (
         lambda: given(last_logits, tiny_model(), torch.zeros(1, 99, dtype=torch.int64)),
@@ -399,7 +399,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     ),
     (
         lambda: given(predict, tiny_model(), [[1]]),
-        "tokens is [[1]]; expected integers of shape",
+        "tokens is [[1]]; expected an array of integers",
     ),
     (lambda: given(classify, {"id": 1}), "evaluation is {'id': 1}; expected an Evaluation"),
     (lambda: given(train, TASK, "x"), "config is AnchorTask("),

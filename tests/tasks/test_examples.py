@@ -53,6 +53,12 @@ def test_anchor_sequences_are_examples() -> None:
     assert (prompts.at == examples.at).all()
 
 
+def test_positions_are_noise_beside_a_key_right_before_both_anchors_alone() -> None:
+    for second, rest in ((2, "noise"), (3, "2")):
+        examples = ai.Examples([[1, 2, 3, 4, 5]], places={"key": 0, "first": 1, "second": second})
+        assert set(examples.names) == {"key", "first", "second", rest, "last"}
+
+
 @pytest.mark.parametrize("layout", ["post", "pre"])
 def test_logits_are_read_where_the_answer_stands(layout: Any) -> None:
     """On the fast path and through TransformerLens, at every position of every row."""
@@ -104,7 +110,11 @@ def test_columns_of_a_table_are_labels() -> None:
             "places is .*; expected a Mapping or None",
         ),
         (lambda: ai.Examples(TOKENS, at=4), "at is 4 in row 0, which has 4 tokens from position 0"),
-        (lambda: ai.Examples(TOKENS, at=[2, 2, 2], padding=0), "in row 1, which has 2 tokens from"),
+        (
+            lambda: ai.Examples(TOKENS, at=[2, 2, 2], padding=0),
+            r"in row 1, which has 2 tokens from position \d on; the rest is padding",
+        ),
+        (lambda: ai.Examples(TOKENS, np.ones((3, 2), int)), "repeat a row that has two"),
         (lambda: ai.Examples([[0, 0]], padding=0), "row 0, which has 0 tokens"),
         (lambda: ai.Examples(TOKENS, places={"verb": 9}), "verb is 9 in row 0"),
         (lambda: ai.Examples(TOKENS, places={"verb": 1}).positions("vreb"), "did you mean 'verb'"),

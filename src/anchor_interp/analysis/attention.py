@@ -16,7 +16,7 @@ from anchor_interp.runs.evaluation import EVALUATION_SEED, predict
 from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.examples import Examples, Split
 from anchor_interp.tasks.functions import Pair, Role
-from anchor_interp.tasks.sequences import Sequences, draw, position_roles
+from anchor_interp.tasks.sequences import as_examples, draw
 from anchor_interp.tasks.task import Task
 
 Strings = Sequence[Sequence[str]]
@@ -80,7 +80,7 @@ class AttentionPatterns:
     words: tuple[tuple[str, ...], ...]
     """The text of every token."""
     roles: tuple[tuple[str, ...], ...]
-    """The role of every position; empty if unknown."""
+    """The role of every position; empty if it has none."""
     answers: Int64[np.ndarray, " n"]
     patterns: Float[np.ndarray, "layer n head query key"]
 
@@ -170,21 +170,20 @@ def attention_patterns(
     """Attention in some sequences, for :func:`anchor_interp.pages.attention_views.attention_views`.
 
     ``words`` are the text of every token (its number if None), ``roles`` the role of every position
-    (if None, that in a task's sequences, otherwise empty). Hooks attached to the model act.
+    (if None, the places of the examples, and ``last``). Hooks attached to the model act.
 
     Raises:
         ConfigError: no sequences, tokens, words or roles that do not fit, or weights that are not
             finite.
     """
-    tokens = finite_rows(model, sequences).cpu().numpy()
-    if not len(tokens):
-        raise ConfigError("there are no sequences; expected at least one")
-    length = tokens.shape[1]
+    tokens, examples = finite_rows(model, sequences).cpu().numpy(), as_examples(sequences)
     if words is None:
         words = [list(map(str, row)) for row in tokens.tolist()]
     if roles is None:
-        starts = sequences.position.tolist() if isinstance(sequences, Sequences) else ()
-        roles = [position_roles(length, at) for at in starts] or [[""] * length] * len(tokens)
+        named = np.full(tokens.shape, "", object)
+        for name, at in {"last": examples.at, **examples.places}.items():
+            named[np.arange(len(tokens)), at] = name
+        roles = named.tolist()
     return AttentionPatterns(
         words=_texts(words, tokens),
         roles=_texts(roles, tokens),

@@ -229,7 +229,8 @@ def conclude_predictions(examples: Sequence[SequenceAttention]) -> str:
     """How many tokens of the examples are predicted."""
     pairs = [pair for one in examples for pair in zip(one.answer, one.predicted, strict=True)]
     right = sum(answer == predicted for answer, predicted in pairs)
-    return f"The model predicts {right} of the {len(pairs)} tokens to predict."
+    what = "tokens to predict" if any(one.split for one in examples) else "answers shown"
+    return f"The model predicts {right} of the {len(pairs)} {what}."
 
 
 def _tokens(places: Sequence[str], both: str = "both anchors") -> str:

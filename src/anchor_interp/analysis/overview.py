@@ -151,7 +151,8 @@ def analyze_model(
     unless ``quiet``.
 
     Raises:
-        ConfigError: a model too small for the task, or weights that are not finite.
+        ConfigError: a model too small for the task, weights that are not finite, or examples
+            without answers, or of which no two with different answers have the same places.
     """
     checked(task, AnchorTask | Examples | None, "task")
     examples, task = (task, None) if isinstance(task, Examples) else (None, task)

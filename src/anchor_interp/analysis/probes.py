@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import checked
 from anchor_interp.analysis.attribution_patching import attribution_patch, rank_correlation
 from anchor_interp.analysis.circuits import Circuit, prune
 from anchor_interp.analysis.flow import InformationFlow, information_flow
@@ -127,13 +128,14 @@ def find_twins(examples: Examples, *, seed: int) -> Twins:
     order = order[np.lexsort(where[:, order])]  # equal places stand together
     other = np.empty_like(order)
     other[order] = np.roll(order, -1)
-    wrong, alike = examples.answers[other], (where == where[:, other]).all(0)
-    kept = np.flatnonzero(alike & (wrong != examples.answers))[:MOST]
+    theirs, alike = examples.answers[other], (where == where[:, other]).all(0)
+    wrong = theirs if examples.wrong is None else examples.wrong
+    kept = np.flatnonzero(alike & (examples.answers != [theirs, wrong]).all(0))[:MOST]
     if not len(kept):
         same = " and ".join(("last", *examples.places))
-        raise ConfigError(f"no two examples with other answers have {same} at the same positions")
-    answers = np.stack([examples.answers, wrong if examples.wrong is None else examples.wrong], 1)
-    return examples[kept], examples[other[kept]], answers[kept]
+        two = "two examples with different answers, and wrong ones that are not right,"
+        raise ConfigError(f"no {two} have {same} at the same positions; give more, or fewer places")
+    return examples[kept], examples[other[kept]], np.stack([examples.answers, wrong], 1)[kept]
 
 
 def patched_examples(model: HookedTransformer, twins: Twins) -> tuple[PatchResult, float]:
@@ -153,10 +155,12 @@ def patched_examples(model: HookedTransformer, twins: Twins) -> tuple[PatchResul
 
 
 def aligned_examples(examples: Examples) -> Examples:
-    """At most ``2 * MOST`` that are answered at the most frequent position, up to there."""
-    at = int(np.bincount(examples.at).argmax())
-    kept = examples[examples.at == at][: 2 * MOST]
-    places = {name: where for name, where in kept.places.items() if where.max() <= at}
+    """At most ``2 * MOST`` that have the most frequent answer position and places, up to there."""
+    where = np.stack([examples.at, *examples.places.values()])
+    _, which, n = np.unique(where, axis=1, return_inverse=True, return_counts=True)
+    kept = examples[which.ravel() == n.argmax()][: 2 * MOST]
+    at = int(kept.at[0])
+    places = {name: where for name, where in kept.places.items() if where[0] <= at}
     return Examples(kept.tokens[:, : at + 1], kept.answers, kept.wrong, places=places)
 
 
@@ -164,5 +168,6 @@ def pruned_on_examples(
     model: HookedTransformer, aligned: Examples, parts: Parts, *, seed: int, ends: float
 ) -> tuple[EdgeAblation, Circuit]:
     """Examples to judge a circuit on, and one pruned on as many others."""
+    checked(len(aligned), int, "the number of examples with the same places", low=4)
     own, others = (EdgeAblation(model, aligned[i::2], parts=parts, seed=seed) for i in (0, 1))
     return others, _pruned(own, ends)

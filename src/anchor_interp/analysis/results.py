@@ -72,7 +72,7 @@ class ExamplesAnalysis:
     flow: InformationFlow | None
     """In the first example, if few edges can reach the answer."""
     n_aligned: int
-    """Examples of the circuit, answered at its last position: it is judged on every second one."""
+    """Examples of the circuit, whose places are the same: it is judged on every second one."""
     circuit: Circuit | None
     scores: CircuitScores | None
     comparison: CircuitComparison | None

@@ -24,7 +24,7 @@ from anchor_interp.interventions.ablation import (
     ablate_edges,
     edge_outputs,
 )
-from anchor_interp.models.finite import check_answers, check_finite
+from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import answer_logits, answer_positions
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal, finite_rows
 from anchor_interp.tasks.examples import Examples
@@ -179,7 +179,9 @@ class EdgeAblation(Readable):
         scale = (self.full - self.nothing)[:2]
         if scale[0] < LEAST_CHANGE or scale[1] <= 0:
             right = f"{self.nothing[0]:.2f} of the answers are right, with none {self.full[0]:.2f}"
-            raise ConfigError(f"with all {self.parts} ablated {right}: too few depend on them")
+            apart = f"the logit difference is {self.nothing[1]:.2f}, with none {self.full[1]:.2f}"
+            why = right if scale[0] < LEAST_CHANGE else apart
+            raise ConfigError(f"with all {self.parts} ablated {why}: too few depend on them")
         left = self.measure(self.reachable & ~circuits)[:2] - self.nothing[:2, None]
         relative: Float[np.ndarray, "2 circuit"] = left / scale[:, None]
         return relative
@@ -191,12 +193,9 @@ class EdgeAblation(Readable):
         check_finite(logits, "the model's logits")
         if not isinstance(given, Examples) or given.answers is None:
             return logits.argmax(-1), None, "the model's own answers"
-        check_answers(given.answers, self.model.cfg.d_vocab_out)
         right = torch.from_numpy(given.answers).to(logits.device)
-        if given.wrong is None:
-            return right, None, "answers as given"
-        wrong = torch.from_numpy(given.wrong).to(logits.device)
-        return right, wrong, "answers as given, against their wrong ones"
+        wrong = None if given.wrong is None else torch.from_numpy(given.wrong).to(logits.device)
+        return right, wrong, "answers as given" + ", against their wrong ones" * (wrong is not None)
 
     def _references(
         self, own: EdgeOutputs, references: _References | None, seed: int
@@ -262,12 +261,10 @@ def run_ablated(
 def _aligned(sequences: Inputs) -> Examples:
     """Examples; ConfigError if a position does not mean the same in all."""
     examples = as_examples(sequences)
-    if isinstance(sequences, Sequences):
-        where, what = sequences.position, "sequences have the key"
-        one = "sequences[sequences.position == {}]"
-    else:
-        where, what = examples.at, "examples are answered"
-        one = "examples[examples.at == {}]"
-    if (n := len(np.unique(where))) > 1:
-        raise ConfigError(f"the {what} at {n} positions; take those of one: {one.format(where[0])}")
+    for name, where in {"last": examples.at, **examples.places}.items():
+        if (n := len(np.unique(where))) > 1:
+            one = f"examples[examples.positions({name!r}) == {where[0]}]"
+            if isinstance(sequences, Sequences):
+                one = f"sequences[sequences.position == {sequences.position[0]}]"
+            raise ConfigError(f"{name!r} is at {n} positions; take examples of one: {one}")
     return examples

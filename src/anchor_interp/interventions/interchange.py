@@ -189,6 +189,7 @@ def learn_subspace(
     checked(lr, float, "lr", above=0)
     ends = deadline(max_seconds)
     exchange = _Exchange(Subject(model), pairs, site, batch_size)
+    batch_size = min(batch_size, len(exchange.rows))
     check_differentiable(model)
     start = random_subspace(exchange.width, dimensions, seed=seed)
     weights = torch.from_numpy(start.basis).to(at_least_float32(exchange.base)).requires_grad_()

@@ -27,7 +27,8 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import Edit, hooked
 from anchor_interp.interventions.sites import position_mask
-from anchor_interp.models.transformer import Edges, HookedTransformer, Inputs, check_model, device
+from anchor_interp.models.lens import HookedTransformer
+from anchor_interp.models.transformer import Edges, Inputs, check_causal, check_model, device
 from anchor_interp.tasks.examples import Integers
 from anchor_interp.tasks.sequences import as_examples
 
@@ -45,7 +46,7 @@ def mask_edges(
 
     Nested masks act as the mask of their union. The batch dimension of ``edges`` is the forward
     pass's, or 1 to cut the same edges in every sequence. ``renormalise`` scales what remains of a
-    row to its former sum; an empty row stays 0.
+    row to its former sum; where nothing remains, as beside an attention weight of 1, it is 0.
 
     Raises:
         ConfigError: edges of the wrong shape or type, or a forward pass of another size.
@@ -55,9 +56,8 @@ def mask_edges(
     n_layers, n_heads, given = model.cfg.n_layers, model.cfg.n_heads, cast(Any, edges)
     is_mask = isinstance(given, Tensor) and given.dtype == torch.bool and given.ndim == 5
     if not is_mask or given.shape[::2] != (n_layers, n_heads, given.shape[3]):
-        shape = f"{tuple(given.shape)} {given.dtype}" if hasattr(given, "dtype") else shown(given)
         axes = f"({n_layers} layers, batch, {n_heads} heads, query, key)"
-        raise ConfigError(f"edges is {shape}; expected a tensor of booleans {axes}")
+        raise ConfigError(f"edges is {shown(given)}; expected a tensor of booleans {axes}")
     edges = edges.to(device(model))
     edits = {
         f"blocks.{layer}.attn.hook_pattern": _zeroing(cut, renormalise)
@@ -96,24 +96,22 @@ def token_edges(
     token wherever it stands.
 
     Raises:
-        ConfigError: the position where an answer is read, which no attention mask can hide.
+        ConfigError: the position where an answer is read, which no mask can hide, or attention
+            that is not causal.
     """
+    check_causal(model)
     checked(paths, Paths, "paths")
     examples = as_examples(inputs)
-    if isinstance(positions, Tensor):
-        positions = positions.detach().cpu().numpy()
-    hidden: Bool[np.ndarray, "n pos"]
-    if isinstance(positions, np.ndarray) and positions.dtype == np.bool_:
-        hidden = positions
-    else:
-        hidden = position_mask(examples, positions)
+    given: Any = positions.detach().cpu().numpy() if isinstance(positions, Tensor) else positions
+    is_mask = getattr(given, "dtype", None) == np.bool_
+    hidden: Bool[np.ndarray, "n pos"] = given if is_mask else position_mask(examples, given)
     if hidden.shape != examples.tokens.shape:
         raise ConfigError(f"positions is {hidden.shape}; expected {examples.tokens.shape}")
     read = position_mask(examples, "last")
     bare = (hidden & read).any(1)
     if bare.any():
         kept = f"leave these out: examples[examples.positions({shown(positions)}) < examples.at]"
-        kept = "hide positions before it" if hidden is positions or bare.all() else kept
+        kept = "hide positions before it" if is_mask or bare.all() else kept
         where = f"where the answer is read, in {bare.sum()} of {len(bare)} examples"
         raise ConfigError(f"no attention mask hides {shown(positions)} {where}; {kept}")
     away = np.tri(hidden.shape[1], k=-1, dtype=np.bool_)  # [query, key]: the key is earlier
@@ -136,6 +134,7 @@ def edge(
     ``query`` receives and ``key``, at most ``query``, sends, in a forward pass of ``n_pos``
     positions. All numbers are 0-based. If ``head`` is None, the edge of every head.
     """
+    check_model(model)
     cfg, one = model.cfg, 0 if head is None else head
     given = {"layer": (layer, cfg.n_layers - 1), "head": (one, cfg.n_heads - 1)}
     given |= {"n_pos": (n_pos, cfg.n_ctx), "query": (query, n_pos - 1), "key": (key, query)}
@@ -161,7 +160,8 @@ def _zeroing(edges: Bool[Tensor, "batch head query key"], renormalise: bool) -> 
         if not renormalise:
             return kept
         rest = kept.sum(-1, keepdim=True)
-        scale = pattern.sum(-1, keepdim=True) / torch.where(rest > 0, rest, 1)
-        return torch.where(edges.any(-1, keepdim=True), kept * scale, pattern)
+        shares = kept / torch.where(rest > 0, rest, 1)  # first: the inverse of rest can overflow
+        whole = pattern.sum(-1, keepdim=True)
+        return torch.where(edges.any(-1, keepdim=True), shares * whole, pattern)
 
     return zero

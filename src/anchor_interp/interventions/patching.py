@@ -79,19 +79,16 @@ class PatchResult(Readable):
         return f"{about}\nlargest effects after the embedding: recovery {largest}"
 
     def _rows(self) -> list[dict[str, Any]]:
-        none: Sequence[None] = [None] * len(self.sites)
-        columns: dict[str, Sequence[Any]] = {"value": self._means(self.values).tolist()}
-        columns |= dict.fromkeys(("recovery", "low", "high"), none)
+        shares: list[Any] = [[None] * len(self.sites)] * 3
         if not self._nothing:
-            low, high = self.interval().tolist()
-            columns |= {"recovery": self.recovery().tolist(), "low": low, "high": high}
+            shares = [self.recovery().tolist(), *self.interval().tolist()]
+        means = self._means(self.values).tolist()
         rows = []
-        for site, *numbers in zip(self.sites, *columns.values(), strict=True):
+        for site, *numbers in zip(self.sites, means, *shares, strict=True):
             at = site.sender if isinstance(site, Connection) else site
-            where = {
-                name: getattr(at, name) for name in ("activation", "layer", "head", "position")
-            }
-            rows.append({"site": str(site), **where, **dict(zip(columns, numbers, strict=True))})
+            row = {n: getattr(at, n) for n in ("activation", "layer", "head", "position")}
+            row |= zip(("value", "recovery", "low", "high"), numbers, strict=True)
+            rows.append({"site": str(site), **row})
         return rows
 
     def told_apart(self) -> Bool[np.ndarray, " example"]:
@@ -138,7 +135,8 @@ class PatchResult(Readable):
         if clean - corrupted >= SMALLEST_DIFFERENCE:
             return ""
         means = f"{clean:.2f} in clean and {corrupted:.2f} in corrupted runs"
-        return f"nothing to recover: the metric is on average {means}"
+        needed = f"in clean ones it must be larger by at least {SMALLEST_DIFFERENCE}"
+        return f"nothing to recover: the metric is on average {means}; {needed}"
 
 
 @torch.no_grad()
@@ -283,4 +281,7 @@ class Twins:
             logits, _ = replaced_run(self.model, rows, (), self.at, batch_size=self.batch_size)
             unpatched.append(measure(self.metric, logits))
         clean, corrupted = unpatched if self.direction == "denoise" else unpatched[::-1]
+        if (lost := np.isnan(values) & ~np.isnan(clean - corrupted)).any():
+            runs = f"of {lost.any(0).sum()} examples, the first at {sites[lost.any(1).argmax()]}"
+            raise ConfigError(f"the metric is NaN only in patched runs {runs}")
         return PatchResult(sites, self.direction, values, clean, corrupted)

@@ -99,7 +99,7 @@ def site_grid(
     model: HookedTransformer,
     names: Sequence[Activation],
     *,
-    positions: Sequence[Position] | Examples = PLACES,
+    positions: Position | Sequence[Position] | Examples = PLACES,
 ) -> tuple[Site, ...]:
     """Every site of some activations, in the order activation, layer, position, head.
 
@@ -110,6 +110,7 @@ def site_grid(
     if isinstance(positions, Examples):
         columns = np.flatnonzero(positions.inside[:, : positions.at.max() + 1].all(0)).tolist()
         positions = [*positions.places, "last"] if positions.places or not columns else columns
+    positions = [positions] if isinstance(positions, str | int) else positions
     return tuple(
         Site(name, layer, position, head)
         for name in checked(names, tuple[Activation, ...], "names")

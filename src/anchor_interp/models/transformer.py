@@ -161,6 +161,7 @@ def check_model(model: Any) -> None:
 
 def check_causal(model: HookedTransformer) -> None:
     """Raise a ConfigError if a position of the model can attend to later ones."""
+    check_model(model)
     direction = model.cfg.attention_dir
     if direction != "causal":
         raise ConfigError(f"the model's attention is {direction}; expected causal attention")
@@ -302,10 +303,7 @@ def token_rows(model: HookedTransformer, tokens: Inputs) -> Int[Tensor, "batch p
     if isinstance(tokens, np.ndarray) and tokens.dtype.kind in "iu":
         tokens = torch.from_numpy(tokens.astype(np.int64))
     if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.dtype not in _INTEGERS:
-        description = f"is {shown(tokens)}"
-        if isinstance(tokens, Tensor | np.ndarray):
-            description = f"has shape {tuple(tokens.shape)} and dtype {tokens.dtype}"
-        raise ConfigError(f"tokens {description}; expected integers of shape (batch, pos)")
+        raise ConfigError(f"tokens is {shown(tokens)}; expected an array of integers (batch, pos)")
     n_pos, most = tokens.shape[1], model.cfg.n_ctx
     if not 1 <= n_pos <= most:
         raise ConfigError(f"tokens has {n_pos} positions; expected 1 to {most}")

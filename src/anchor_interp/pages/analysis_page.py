@@ -1,11 +1,12 @@
 """The page of an analysis: how one model works."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anchor_interp._util.files import write_output
-from anchor_interp._util.schema import canonical_json
+from anchor_interp._util.schema import canonical_json, to_dict
 from anchor_interp.analysis.conclusions import ORDER, SIGNIFICANT
 from anchor_interp.analysis.verdict import MEANINGS, RULES, judged
 from anchor_interp.pages.attention_views import example_views
@@ -25,7 +26,8 @@ def write_analysis(analysis: "Analysis", out: str | Path) -> list[Path]:
     out = output_folder(out, "the analysis")
     pictures = list(of_analysis(analysis))
     page, numbers = out / "index.html", out / "analysis.json"
-    write_output(numbers, canonical_json(analysis).encode())
+    known = json.loads(json.dumps(to_dict(analysis)), parse_constant=lambda _: None)  # no NaN
+    write_output(numbers, canonical_json(known).encode())
     written = save_pictures(pictures, out / "figures")
     write_output(page, render_analysis(analysis, pictures).encode("utf-8", "replace"))
     return [page, numbers, *written]

@@ -150,15 +150,16 @@ def cluster_map(clusters: "Clusters") -> "Figure":
 def patch_map(result: "PatchResult") -> "Figure":
     """Mean recovery of every patch: activations in the order of computation, positions across."""
     sites: Sequence[Any] = result.sites
-    by_head = any(getattr(site, "head", None) for site in sites)
+    if any(hasattr(site, "sender") for site in sites):
+        raise ConfigError("a map shows sites, not connections: see result.to_frame()")
+    by_head = any(site.head for site in sites)
     cells = {}
     values = zip(sites, result.recovery(), strict=True)
     for site, value in sorted(values, key=lambda of: of[0].depth):
         row = f"{site.activation} L{site.layer}"
         row += f"H{site.head}" if by_head and site.head is not None else ""
         cells[row, str(site.position)] = value
-    rows = list(dict.fromkeys(row for row, _ in cells))
-    columns = list(dict.fromkeys(column for _, column in cells))
+    rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
     grid = np.array([[cells.get((row, column), np.nan) for column in columns] for row in rows])
     with panel(1.95 + 0.52 * len(columns), 1.1 + 0.3 * len(rows)) as (figure, axes):
         style.signed_map(axes, grid, "recovery", aspect="auto")

@@ -200,7 +200,8 @@ class Examples(Readable):
     @property
     def names(self) -> tuple[str, ...]:
         """The place of each position in all examples, else its number (``noise`` by anchors)."""
-        anchors = {"key", "first", "second"} <= self.places.keys()
+        key, first, second = (self.places.get(name, -1) for name in ("key", "first", "second"))
+        anchors = np.all((key != -1) & (first == key + 1) & (second == key + 2))  # in a row
         names = ["noise" if anchors else str(i) for i in range(self.tokens.shape[1])]
         for name, where in {"last": self.at, **self.places}.items():
             if (where == where[0]).all():
@@ -218,6 +219,7 @@ class Examples(Readable):
         if len(outside):
             row = outside[0]
             inside = f"which has {stop[row] - first[row]} tokens from position {first[row]} on"
+            inside += "" if self.padding is None else "; the rest is padding"
             raise ConfigError(f"{name} is {given[row]} in row {row}, {inside}")
         return columns
 
@@ -264,5 +266,6 @@ def as_integers(values: Any, name: str, axes: str) -> Integer[np.ndarray, "..."]
         array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     if array.ndim != 1 + axes.count(",") or array.dtype.kind not in "iu" or not array.size:
         about = f"shape {array.shape} and dtype {array.dtype}"
-        raise ConfigError(f"{name} has {about}; expected integers [{axes}], at least one")
+        hint = "; repeat a row that has two" if (array.ndim, axes) == (2, "n") else ""
+        raise ConfigError(f"{name} has {about}; expected integers [{axes}], at least one{hint}")
     return array
