@@ -31,7 +31,7 @@ if __name__ == "__main__":
         torch.autograd.backward(torch.nn.functional.cross_entropy(logits, answers))
         optimizer.step()
         optimizer.zero_grad()
-    tokens, period = repeated(200, 0)
+    tokens, period = repeated(1200, 0)  # a circuit is of one period
     same = AT - period[:, 0]  # where the last token has been before
     places = {"same": same, "next": same + 1}
     examples = ai.Examples(tokens, tokens[:, AT + 1], at=AT, places=places)
