@@ -171,6 +171,14 @@ def test_the_command_prints_effect_p_n_power_and_a_sentence(
     assert json.loads(capsys.readouterr().out)["of"] == "ood_accuracy"
 
 
+def test_a_file_needs_the_columns_that_are_asked_for(tmp_path: Path) -> None:
+    rows = [{"width": 2**i, "error": i % 3, "score": i + (i % 2)} for i in range(9)]
+    file = tmp_path / "own.csv"
+    pd.DataFrame(rows).to_csv(file, index=False)
+    found = ai.effect(file, of="score", on="width")
+    assert (found.n, found.found) == (9, ai.effect(rows, of="score", on="width").found)
+
+
 def test_copies_of_runs_say_nothing_new_where_they_are_one_cluster() -> None:
     generator = np.random.default_rng(0)
     rows = [{"seed": i, "kind": i % 2, "y": float(generator.normal())} for i in range(16)]

@@ -302,7 +302,7 @@ def effect(
 def _rows(table: Any) -> list[TableRow]:
     """The rows of a table; a DataFrame's missing numbers become None."""
     if isinstance(table, str | Path):
-        return read_table(table)
+        return read_table(table, whole=False)
     if hasattr(table, "to_dict"):
         table = table.astype(object).where(table.notna(), None).to_dict("records")
     if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):

@@ -204,8 +204,8 @@ class SweepFolder:
         return None
 
 
-def read_table(path: str | Path) -> list[TableRow]:
-    """The rows of a sweep folder, or of a Parquet or CSV table.
+def read_table(path: str | Path, *, whole: bool = True) -> list[TableRow]:
+    """The rows of a sweep folder, or of a Parquet or CSV table, which may lack columns if not whole.
 
     Raises:
         StoreError: the table is missing or not a sweep's; ConfigError if the path is not a table.
@@ -219,7 +219,7 @@ def read_table(path: str | Path) -> list[TableRow]:
     what_to_do = "; write one with anchor-interp table SWEEP --csv > FILE"
     with raising(StoreError, f"{path} is not a sweep's table: ", what_to_do, of=DAMAGES):
         is_csv = path.suffix == ".csv"
-        rows = from_csv(data.decode()) if is_csv else from_parquet(data)[0]
+        rows = from_csv(data.decode(), whole=whole) if is_csv else from_parquet(data)[0]
     return list(rows)
 
 

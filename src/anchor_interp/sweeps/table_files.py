@@ -33,9 +33,10 @@ def to_csv(rows: Sequence[TableRow]) -> str:
     return text
 
 
-def from_csv(text: str) -> list[TableRow]:
-    """Read the rows of :func:`to_csv`."""
-    return _rows(read_csv(text, COLUMNS))
+def from_csv(text: str, *, whole: bool = True) -> list[TableRow]:
+    """Read the rows of :func:`to_csv`; if not ``whole``, of a file that may lack columns."""
+    table = read_csv(text, COLUMNS)
+    return _rows(table) if whole else table.to_pylist()
 
 
 def read_csv(text: str, kinds: Mapping[str, Kind]) -> "pyarrow.Table":
