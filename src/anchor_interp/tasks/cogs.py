@@ -59,21 +59,15 @@ class Cogs(Task):
     ``ANCHOR_INTERP_COGS`` or fetched."""
     exposures: int = bounded(1, low=1, high=1_000)
     """Training rows with each held-out word, in sentences of our own; the official files have 1."""
+    end = 0
+    """The token ``<end>``."""
+    length = 600
+    """61 words, the arrow and 538 words and digits."""
 
     @property
     def words(self) -> tuple[str, ...]:
         """The end of an answer, the end of a sentence, 825 words of sentences and forms."""
         return ("<end>", "->", *WORDS)
-
-    @property
-    def end(self) -> int:
-        """The token ``<end>``."""
-        return 0
-
-    @property
-    def length(self) -> int:
-        """61 words, the arrow and 538 words and digits."""
-        return 600
 
     @property
     def splits(self) -> tuple[Split, ...]:

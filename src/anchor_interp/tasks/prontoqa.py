@@ -76,6 +76,10 @@ class Prontoqa(Task):
     """Fewest rules that such a proof applies; at most hops."""
     chain_of_thought: bool = True
     """Whether an answer gives the proof before its judgement."""
+    end = _END
+    """The token ``<end>``."""
+    chance = 0.5
+    """Half of all guesses are right."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,11 +89,6 @@ class Prontoqa(Task):
     def words(self) -> tuple[str, ...]:
         """The end of an answer, 9 words of the grammar, concepts, properties and people."""
         return (*_GRAMMAR, *CONCEPTS, *PROPERTIES, *PEOPLE)
-
-    @property
-    def end(self) -> int:
-        """The token ``<end>``."""
-        return _END
 
     @property
     def length(self) -> int:
@@ -122,11 +121,6 @@ class Prontoqa(Task):
         """Whether the judgement is right, the last word before the end, whatever the proof."""
         pairs = zip(answers, examples.answers(), strict=True)
         return np.array([tuple(given[-2:]) == wanted[-2:] for given, wanted in pairs], bool)
-
-    @property
-    def chance(self) -> float:
-        """Half of all guesses are right."""
-        return 0.5
 
     def aspects(self, examples: Dataset) -> Mapping[str, Sequence[str | int]]:
         """By what errors are grouped: the hops, whether the statement is negated, the judgement."""

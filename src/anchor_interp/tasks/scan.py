@@ -61,21 +61,15 @@ class Scan(Task):
     held_out: int = bounded(1_000, low=0, high=10_000)
     """Commands kept out of the training set as a test of the same distribution (ID); 0 gives the
     official training set. ``simple`` ignores it: its test set is such a test."""
+    end = 0
+    """The token ``.``."""
+    length = 58
+    """9 words, the arrow and 48 actions."""
 
     @property
     def words(self) -> tuple[str, ...]:
         """The end of an answer, the end of a command, 13 words of commands and 6 actions."""
         return (".", "->", *COMMAND_WORDS, *ACTIONS)
-
-    @property
-    def end(self) -> int:
-        """The token ``.``."""
-        return 0
-
-    @property
-    def length(self) -> int:
-        """9 words, the arrow and 48 actions."""
-        return 58
 
     @property
     def about(self) -> str:
