@@ -15,7 +15,7 @@ VENV ?= .venv
 PIP_FLAGS ?= --no-compile
 PYTEST_FLAGS ?=
 SEED ?= 0
-OUT ?= runs/quickstart
+OUT ?= runs/quickstart$(if $(filter-out 0,$(SEED)),-$(SEED))
 BIN := $(VENV)/bin
 # One test process more than there are cores, since many tests wait for programs that they start; each
 # takes a file at a time, files of few long tests not last.

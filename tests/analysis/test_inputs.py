@@ -171,7 +171,7 @@ def test_a_weight_that_is_not_finite_is_named_before_any_work(name: str, value: 
     model = random_model()
     model.blocks[0].attn.W_Q.data[0, 0, 0] = value
     model.register_forward_pre_hook(lambda *_: pytest.fail("the model was run"))
-    expected = r"^blocks\.0\.attn\.W_Q holds 1 of 160 values that are not finite; expected"
+    expected = r"^blocks\.0\.attn\.W_Q holds 1 of 160 values that are not finite; restore the file"
     with pytest.raises(ai.ConfigError, match=expected) as caught:
         TAKES_A_MODEL[name](model)
     assert "\n" not in str(caught.value)

@@ -175,7 +175,7 @@ def test_only_the_complexity_of_weights_without_a_task_is_measured(
         ),
         ("nuerips", 2, "no task is called 'nuerips' (did you mean 'neurips'?)"),
         ("scan-jump", 2, "analyze needs a task with anchors; the task scan has none"),
-        (str(tmp_path), 2, "Is a directory"),
+        (str(tmp_path), 2, "no JSON file and no task is called"),
     ):
         assert main(["analyze", str(file), "--task", task, "--out", str(tmp_path / "no")]) == code
         assert message in capsys.readouterr().err

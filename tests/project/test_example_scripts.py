@@ -168,7 +168,7 @@ def test_an_own_model_is_analysed_from_its_file(
     assert "by behaviour  undertrained" in told
     assert "its mechanism names no phase" in told
     for arguments, message in (
-        ([weights], "is a file of weights; say its task with --task"),
+        ([weights], "is a file; expected a run, or weights and their --task"),
         (["tiny/inferential/1", "--task", task], "a run knows its own, so leave it out"),
     ):
         assert main(["verdict", *arguments]) == 2

@@ -161,7 +161,7 @@ def test_of_many_columns_a_message_names_the_nearest() -> None:
 def test_the_command_prints_effect_p_n_power_and_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(effects, "read_table", lambda _, whole: effects._rows(runs()))
+    monkeypatch.setattr(effects, "read_table", lambda *_, **__: effects._rows(runs()))
     asked = ["effect", str(tmp_path), "--of", "ood_accuracy", "--on", "gamma"]
     assert main([*asked, "--within", "layout", "--least", "0.3", "layout=pre"]) == 0
     shown = capsys.readouterr().out

@@ -15,7 +15,6 @@ from anchor_interp.interventions.masks import Paths, mask_edges, mask_position, 
 from anchor_interp.interventions.metrics import logit_difference
 from anchor_interp.interventions.patching import SMALLEST_DIFFERENCE
 from anchor_interp.interventions.subject import Subject
-from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, finite_rows
 from anchor_interp.tasks.anchor import AnchorTask
@@ -95,7 +94,7 @@ def mask_leakage(
             varied.scatter_(1, where, tokens.repeat(len(part))[:, None])
             cut = edges[:, part].repeat_interleave(len(tokens), 1)
             with mask_edges(model, cut & masked, renormalise=renormalise):
-                logits = check_finite(last_logits(model, varied), "the model's logits")
+                logits = last_logits(model, varied)
             by_value = logits.view(len(part), len(tokens), -1)
             ranges.append(float((by_value.amax(1) - by_value.amin(1)).max()))
         return max(ranges)

@@ -23,7 +23,6 @@ from anchor_interp.interventions.ablation import edge_outputs
 from anchor_interp.interventions.edge_ablation import LEAST_CHANGE, reachable_edges, run_ablated
 from anchor_interp.interventions.passes import declare
 from anchor_interp.interventions.subject import Subject, subject_of
-from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.anchor import AnchorTask
@@ -186,9 +185,7 @@ def _legs(
     for each in (clean.tokens, tokens):  # they differ in one token, so no route makes another pair
         declare(zip(each[every, at].tolist(), each[every, at + 1].tolist(), strict=True))
     rows, before = token_rows(model, tokens), token_rows(model, clean)
-    original, exchanged = (
-        check_finite(last_logits(model, each), "the model's logits") for each in (before, rows)
-    )
+    original, exchanged = (last_logits(model, each) for each in (before, rows))
     answer, other = original.argmax(-1), exchanged.argmax(-1)
     (used,) = torch.nonzero(answer != other, as_tuple=True)
     if len(used) < LEAST_CHANGE * len(rows):

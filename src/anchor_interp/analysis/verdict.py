@@ -162,8 +162,9 @@ _MOST_EVIDENCE = 3
 def judged() -> str:
     """How good the verdict is on runs that it was not fitted on, as a sentence."""
     return (
-        f"On runs that did not fit it (two layers, one head, width 128 at most) the verdict names "
-        f"{COVERAGE:.0%}, and {ACCURACY:.0%} of these rightly (mean over phases); worse elsewhere."
+        "On runs that its lines were not fitted on (two layers, one head, width 128 at most) the "
+        f"verdict names {COVERAGE:.0%}, and {ACCURACY:.0%} of these rightly (mean over phases); "
+        "worse elsewhere."
     )
 
 

@@ -101,7 +101,7 @@ def verdict(
         if not _holds_weights(path, given):
             opened.append(load(path, device=device))
         elif given is None:
-            raise ConfigError(f"{path} is a file of weights; say its task with --task")
+            raise ConfigError(f"{path} is a file; expected a run, or weights and their --task")
         else:
             opened.append(load_transformer(path, device=device, to_run=True))
     results, lines = {}, []

@@ -68,7 +68,8 @@ def train(
 
     run = train(wanted, out, device=device, threads=threads, quiet=output.quiet, track=track)
     if not is_follower():
-        output.show(facts(run, run.evaluation), f"{run.name}: {run.phase} ({run.reason})")
+        found = f"{run.name}: {run.phase} ({run.reason}); look inside: anchor-interp analyze {out}"
+        output.show(facts(run, run.evaluation), found)
 
 
 def train_with_flags(arguments: Sequence[str]) -> Callable[..., None]:

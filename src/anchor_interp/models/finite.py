@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 
-_ADVICE = "restore the file, or take an earlier checkpoint of the run (Run.at)"
 Numbers = TypeVar("Numbers", bound=np.ndarray | Tensor)
 
 
@@ -24,7 +23,7 @@ def check_finite(values: Numbers, what: str) -> Numbers:
     """The values themselves; ConfigError if one of ``the model's logits``, say, is not finite."""
     finite = torch.isfinite(values) if isinstance(values, Tensor) else np.isfinite(values)
     if not finite.all():
-        raise ConfigError(f"{what} are not finite; {_ADVICE}")
+        raise ConfigError(f"{what} are not finite")
     return values
 
 
@@ -54,4 +53,4 @@ def check_weights(model: nn.Module) -> None:
             continue
         if wrong := int((~torch.isfinite(weight)).sum()):
             text = f"{name} holds {wrong:,} of {weight.numel():,} values that are not finite"
-            raise ConfigError(f"{text}; expected finite weights: {_ADVICE}")
+            raise ConfigError(f"{text}; restore the file, or take an earlier checkpoint (Run.at)")

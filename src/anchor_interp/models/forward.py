@@ -20,6 +20,7 @@ from einops import rearrange
 from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
+from anchor_interp.models.finite import check_finite
 from anchor_interp.models.linear import linear
 from anchor_interp.models.transformer import (
     HookedTransformer,
@@ -52,11 +53,12 @@ def last_logits(model: HookedTransformer, tokens: Inputs) -> Float[Tensor, "batc
     for an architecture that the fast path does not implement.
 
     Raises:
-        ConfigError: as :func:`anchor_interp.models.transformer.token_rows`.
+        ConfigError: as :func:`anchor_interp.models.transformer.token_rows`, or logits that are not
+            finite.
     """
     rows = token_rows(model, tokens)
     at = answer_positions(tokens, rows.device) if isinstance(tokens, Examples) else None
-    return answer_logits(model, rows, at)
+    return check_finite(answer_logits(model, rows, at), "the model's logits")
 
 
 def answer_logits(

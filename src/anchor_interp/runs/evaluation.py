@@ -27,7 +27,7 @@ from jaxtyping import Int64
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.models.complexity import main_numbers
-from anchor_interp.models.finite import check_finite, check_weights
+from anchor_interp.models.finite import check_weights
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.networks import Network, as_transformer
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_fits
@@ -174,7 +174,7 @@ def predict(model: HookedTransformer, tokens: Inputs) -> Int64[np.ndarray, " n"]
     answers = [np.empty(0, np.int64)]
     for start in range(0, len(rows), _BATCH):
         logits = last_logits(model, rows[start : start + _BATCH])
-        answers.append(check_finite(logits, "the model's logits").argmax(-1).cpu().numpy())
+        answers.append(logits.argmax(-1).cpu().numpy())
     return np.concatenate(answers)
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.stats import norm, rankdata, t
 
 from anchor_interp._util.errors import ConfigError
@@ -39,7 +38,6 @@ Verdict = Literal[
     "not answerable here",
 ]  # fmt: skip
 LEVEL = 0.05  # largest p of an effect that is there
-Orders = npt.NDArray[np.int32]
 FEWEST = 5  # runs of a kind, below which nothing is compared
 
 
@@ -137,7 +135,7 @@ def standard(values: Floats) -> Floats:
     return ranks / length if length else ranks
 
 
-def shuffles(strata: Sequence[Stratum], *, seed: int = 0) -> Sequence[Orders]:
+def shuffles(strata: Sequence[Stratum], *, seed: int = 0) -> Sequence[Any]:
     """For each stratum orders of its runs ([draw, run]), in which clusters move together."""
     names = {c: i for i, c in enumerate(dict.fromkeys(c for s in strata for c in s.clusters))}
     places = tuple(tuple(names[c] for c in stratum.clusters) for stratum in strata)
@@ -147,7 +145,7 @@ def shuffles(strata: Sequence[Stratum], *, seed: int = 0) -> Sequence[Orders]:
 @functools.lru_cache(maxsize=8)  # several effects of the same runs follow each other
 def _shuffles(
     places: tuple[tuple[int, ...], ...], n_clusters: int, seed: int, n_drawn: int
-) -> Sequence[Orders]:
+) -> Sequence[Any]:
     keys = np.random.default_rng(seed).random((n_drawn, n_clusters))
     orders = []
     for at in map(np.array, places):
@@ -315,14 +313,8 @@ def _counted(rows: Sequence[TableRow], of: str, on: str, others: Sequence[str]) 
     columns = list(dict.fromkeys(name for row in rows for name in row))
     for name in (of, on, *others):
         check_column(name, "column", columns)
-    counted = [
-        row
-        for row in rows
-        if row.get("status", "done") == "done"
-        and not row.get("censored")
-        and not _is_missing(row.get(of))
-        and not _is_missing(row.get(on))
-    ]
+    done = [row for row in rows if row.get("status", "done") == "done" and not row.get("censored")]
+    counted = [row for row in done if not any(_is_missing(row.get(name)) for name in (of, on))]
     if not all(isinstance(row[of], int | float) for row in counted):
         raise ConfigError(f"{of} holds texts; expected the column of a number")
     return counted

@@ -56,6 +56,8 @@ class AnchorTask(Task, untagged=True):
     """Ordered pairs that are trained on another target than the composition."""
     unseen: tuple[Pair, ...] = ()
     """Ordered pairs that the training data leave out."""
+    answers_last = True
+    """The target follows the last token."""
     key_min: int = bounded(20, low=0, high=MAX_TOKEN)
     """Smallest key and noise token."""
     key_max: int = bounded(99, low=0, high=MAX_TOKEN)
@@ -140,11 +142,6 @@ class AnchorTask(Task, untagged=True):
     def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         """N sequences (:func:`anchor_interp.tasks.sequences.sample`), each with its target."""
         return sample(self, checked(split, SplitName, "split"), n, seed=seed).dataset()
-
-    @property
-    def answers_last(self) -> bool:
-        """True: the target follows the last token."""
-        return True
 
     @property
     def anchored(self) -> "AnchorTask":

@@ -54,6 +54,8 @@ class Corpus(Task):
     """Tokens that the model reads: a window, less the last one."""
     limit: int = bounded(1 << 26, low=1 << 10, high=1 << 40)
     """Most tokens of the training part; held-out parts have a tenth of it at most."""
+    mapped = True
+    """Windows are read from files when needed."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,11 +131,6 @@ class Corpus(Task):
     def data(self) -> str:
         """The corpus's digest."""
         return self._tokens.digest
-
-    @property
-    def mapped(self) -> bool:
-        """True."""
-        return True
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The tokens of a text, as it is."""
