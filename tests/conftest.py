@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is loaded
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is; tests run side by side
 
 import pytest
 import torch

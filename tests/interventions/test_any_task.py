@@ -252,13 +252,13 @@ def test_a_metric_without_a_value_in_a_patched_run_is_refused(model: HookedTrans
 def test_a_search_in_few_pairs_takes_them_all() -> None:
     pairs, site = ai.exchange_label(sums(0), sums(1), "a", add), ai.Site("resid_post", 0, "a")
     n = len(pairs.counterfactual)
-    losses = [
+    one, other = (
         ai.learn_subspace(
             random_model(), pairs, site, 2, seed=0, steps=3, batch_size=size, quiet=True
         ).losses
         for size in (n, 10 * n)
-    ]
-    assert np.array_equal(*losses)
+    )
+    assert np.array_equal(one, other)
 
 
 def test_a_grid_has_the_positions_of_the_examples() -> None:

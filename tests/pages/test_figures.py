@@ -79,7 +79,8 @@ def test_a_map_shows_sites_and_refuses_connections() -> None:
         "mlp_out L0",
         "z L1H0",
     ]
-    assert axes.images[0].get_array().filled(-1).tolist() == [[0.5, -1], [-1, 1], [-1, 0.25]]
+    shown: Any = axes.images[0].get_array()
+    assert shown.filled(-1).tolist() == [[0.5, -1], [-1, 1], [-1, 0.25]]
     paths = tuple(map(Connection, sites))
     with pytest.raises(ConfigError, match="not connections"):
         patch_map(PatchResult(paths, "denoise", *runs))

@@ -107,15 +107,17 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
         return None
     together = np.zeros((len(x), len(clusters)))
     together[np.arange(len(x)), [clusters[c] for s in strata for c in s.clusters]] = 1
-    drawn = []
+    numbers = np.empty((1 + statistics.DRAWN, len(x)))  # as they are, and in other orders
+    numbers[0], start = y, 0
     for (_, number), basis, orders in zip(rests, bases, shuffles(strata), strict=True):
-        moved, level_alone = number[orders], basis.shape[1] == 1  # which is 0 in any order
-        drawn.append(moved if level_alone else moved - moved @ basis @ basis.T)
-    numbers = np.vstack([y, np.hstack(drawn)])  # [1 + draw, run]: as they are, and in other orders
+        moved = numbers[1:, start : (start := start + len(number))]
+        moved[:] = number[orders]
+        if basis.shape[1] > 1:  # a level alone is 0 in any order
+            moved -= moved @ basis @ basis.T
     effects = numbers @ x / power
-    scores = (numbers - np.outer(effects, x)) * (x / slack)
-    if len(clusters) < len(x):
-        scores = scores @ together
+    numbers -= np.outer(effects, x)
+    numbers *= x / slack
+    scores = numbers if len(clusters) == len(x) else numbers @ together
     errors = np.linalg.norm(scores, axis=1) / power
     effect, error = float(effects[0]), float(errors[0])
     reach = student_quantile(df) * error
@@ -149,9 +151,11 @@ def _shuffles(
     keys = np.random.default_rng(seed).random((n_drawn, n_clusters))
     orders = []
     for at in map(np.array, places):
+        if np.array_equal(at, at[0] + np.arange(len(at))):  # each run by itself
+            orders.append(np.argsort(keys[:, at], axis=1).astype(np.int32))
+            continue
         in_order = np.argsort(at, kind="stable")  # the same place in every stratum
-        kind: Any = "stable" if len({*at.tolist()}) < len(at) else None  # None is faster
-        moved = in_order[np.argsort(keys[:, at[in_order]], axis=1, kind=kind)]
+        moved = in_order[np.argsort(keys[:, at[in_order]], axis=1, kind="stable")]
         orders.append(moved[:, np.argsort(in_order)].astype(np.int32))
     return orders
 
