@@ -1,5 +1,5 @@
 # make quickstart   install into .venv and run the main job: one model per phase, table, picture,
-#                   report (SEED=1 and OUT=folder for another seed and place)
+#                   report (SEED=1 for another seed, in runs/quickstart-1; OUT=folder for another place)
 # make test         install into .venv and run every check
 # make check        format, lint, import contracts, types and tests in the environment that is there
 # make slow-tests   the tests that start a cluster or several programs, or run the notebooks

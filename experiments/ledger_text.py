@@ -37,7 +37,7 @@ def claims_table(ledger: Ledger) -> str:
     order, lines = list(VERDICT_STYLES), []
     for claim, judged in sorted(_judged(ledger), key=lambda of: order.index(of[1].verdict)):
         shown = told(judged)
-        seen = [f"[{name}](../{_place(name)}/{name}.csv)" for name in claim.studies]
+        seen = [f"[{name}](../{_place(name)}/{name}.csv)" for name in claim.tables]
         if claim.section:
             seen.insert(0, f"[{claim.section}](../{PICTURES}/{claim.section}.png)")
         said = claim.sentence

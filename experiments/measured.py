@@ -108,7 +108,10 @@ def runs_folder(description: str) -> Path:
 
 def finished(folder: Path) -> list[Path]:
     """The folders of the finished runs in a folder."""
-    return [result.parent for result in sorted(folder.glob("*/result.json"))]
+    found = [result.parent for result in sorted(folder.glob("*/result.json"))]
+    if not found:
+        raise SystemExit(f"{folder} holds no finished run; expected run folders in it")
+    return found
 
 
 def mixtures(folder: Path) -> list[Run]:

@@ -147,7 +147,7 @@ def pure_table(_: Ledger) -> str:
         found = [claim.effect.find_in(rows) for rows in (mapped, pure) if claim.effect]
         shown = [f"{page.estimate_text(f.found) or f.problem}, {' + '.join(map(str, f.n))} runs"
                  for f in found if f is not None]  # fmt: skip
-        if len(shown) == 2:
+        if len(shown) == 2 and any(sum(f.n) for f in found if f):
             lines.append(
                 [f"[`{claim.name}`](claims.md#{claim.name})", f"{claim.minimum:.2g}", *shown]
             )
@@ -273,7 +273,8 @@ def _more_runs(claim: Claim, judged: Judgement) -> str:
         times, why = 4.0, " for an interval half as wide"
     runs = math.ceil(times * len(judged.finding.runs))
     rows = [row for name in claim.studies for row in _tables()[name]]
-    seconds = [row["seconds"] for row in rows if row.get("seconds")]
+    judging = [row for row in rows if row["run_id"] in judged.finding.runs]
+    seconds = [row["seconds"] for row in judging if row.get("seconds")]
     hours = runs * mean(seconds) / 3600 if seconds else 0.0
     cost = f", {hours:,.{int(hours < 10)}f} core-hours" if hours else ""
     return f"{times:.2g} times as many runs{why}: {runs:,}{cost}."

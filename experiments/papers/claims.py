@@ -57,8 +57,8 @@ _PREPARED = {
     "unseen": wide.unseen,
 }
 _WORDS = frozenset((
-    "studies", "prepare", "kind", "python", "of", "on", "more", "less", "only", "reference",
-    "where", "apart", "also", "within", "free", "cluster", "sign", "untrained",
+    "studies", "elsewhere", "prepare", "kind", "python", "of", "on", "more", "less", "only",
+    "reference", "where", "apart", "also", "within", "free", "cluster", "sign", "untrained",
     "fitted", "above", "unreached", "margin",
 ))  # fmt: skip
 
@@ -115,6 +115,7 @@ def _effect(said: Mapping[str, Any]) -> Effect:
     """The effect that a claim's words mean."""
     common: dict[str, Any] = {
         "studies": tuple(said["studies"]),
+        "elsewhere": tuple(said.get("elsewhere", ())),
         "prepare": _prepared(said.get("prepare", ())),
         "untrained": said.get("untrained", False),
         "stratum": matching(said.get("where", {})),

@@ -65,6 +65,7 @@ class Effect(ABC):
 
     studies: tuple[str, ...] = ()  # the studies; a run of several counts once
     prepare: Callable[[Rows], Rows] = tuple  # selects runs, or adds columns
+    elsewhere: tuple[str, ...] = ()  # further studies for the other strata, where they are there
     untrained: bool = False  # also counts runs that did not converge
     stratum: Test = every  # the runs that the paper's sentence is about
     apart: tuple[str, ...] = ()  # columns whose values all belong to the paper
@@ -78,7 +79,7 @@ class Effect(ABC):
         if not all(name in tables for name in self.studies):
             return None
         runs: dict[str, Row] = {}
-        for study in self.studies:
+        for study in (*self.studies, *filter(tables.__contains__, self.elsewhere)):
             for row in tables[study]:
                 runs.setdefault(row["run_id"], row | {"study": study})
         return self.find([*runs.values()]) if runs else None

@@ -58,6 +58,11 @@ class Claim:
         """The studies that it needs."""
         return () if self.effect is None else self.effect.studies
 
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """These, and those of the other strata."""
+        return self.studies if self.effect is None else (*self.studies, *self.effect.elsewhere)
+
 
 @dataclass(frozen=True)
 class Judgement:

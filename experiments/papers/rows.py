@@ -248,7 +248,7 @@ def log_epochs(row: Row) -> float | None:
 def found_late(row: Row) -> float | None:
     """How well lateness finds broken pairs among those of unequal anchors, above chance.
 
-    Innocent pairs share no anchor set with broken ones.
+    Innocent pairs are not made of the broken pairs' anchors alone.
     """
     areas = detection_of_unequal(row, "late")
     return None if areas is None or areas.strangers is None else areas.strangers - 0.5

@@ -127,7 +127,7 @@ def test_the_answers_of_examples_are_what_a_circuit_keeps(parts: Parts) -> None:
     each = range(40)
     against = (logits[each, right] - logits[each, wrong]).mean()
     assert bench.full[:2] == pytest.approx([0.75, float(against)], rel=1e-4)
-    assert "answers as given, against their wrong ones: 0.75" in repr(bench)
+    assert "answers against wrong ones: 0.75" in repr(bench)
     circuit = prune(bench, quiet=True)
     kept = bench.measure(bench.reachable & ~circuit.edges[None])[:2, 0]
     assert (kept >= bench.nothing[:2] + 0.9 * (bench.full - bench.nothing)[:2]).all()

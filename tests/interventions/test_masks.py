@@ -184,7 +184,7 @@ def test_a_renormalised_row_sums_to_1_however_sharp_it_was(dtype: torch.dtype) -
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(3)]
     with mask_position(model, sequences, "key", renormalise=True):
         sums = torch.stack([*activations(model, sequences, names).values()]).double().sum(-1)
-        assert last_logits(model, sequences).isfinite().all()
+        last_logits(model, sequences)  # an error if one is not finite
     assert (((sums - 1).abs() < 0.01) | (sums == 0)).all()
     assert (sums == 0).any()
 

@@ -129,6 +129,22 @@ def test_bytes_are_tokens_and_tokens_outside_the_vocabulary_are_refused() -> Non
             last_logits(model, wrong)
 
 
+def test_logits_that_are_not_finite_are_refused() -> None:
+    model = build_model(ModelConfig(d_vocab=9, n_ctx=4), InitConfig(), seed=0)
+    tokens = torch.tensor([[1, 2, 3, 4]])
+
+    def nothing(wrote: Tensor, hook: Any) -> Tensor:
+        del hook
+        return wrote * torch.nan
+
+    assert last_logits(model, tokens).isfinite().all()
+    with (
+        model.hooks([("blocks.0.hook_mlp_out", nothing)]),
+        pytest.raises(ConfigError, match="the model's logits are not finite"),
+    ):
+        last_logits(model, tokens)
+
+
 def test_models_with_hooks_take_the_hooked_forward() -> None:
     model = model_of("post", 1, 2, False)
     tokens, _ = tokens_and_targets(6)

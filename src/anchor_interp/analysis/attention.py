@@ -80,7 +80,7 @@ class AttentionPatterns:
     words: tuple[tuple[str, ...], ...]
     """The text of every token."""
     roles: tuple[tuple[str, ...], ...]
-    """The role of every position; empty if it has none."""
+    """The role of every position; an empty text for one without."""
     answers: Int64[np.ndarray, " n"]
     patterns: Float[np.ndarray, "layer n head query key"]
 

@@ -133,8 +133,8 @@ def find_twins(examples: Examples, *, seed: int) -> Twins:
     kept = np.flatnonzero(alike & (examples.answers != [theirs, wrong]).all(0))[:MOST]
     if not len(kept):
         same = " and ".join(("last", *examples.places))
-        two = "two examples with different answers, and wrong ones that are not right,"
-        raise ConfigError(f"no {two} have {same} at the same positions; give more, or fewer places")
+        two = f"no two examples with different answers have {same} at the same positions"
+        raise ConfigError(f"{two} (or their wrong answers are right); give more, or fewer places")
     return examples[kept], examples[other[kept]], np.stack([examples.answers, wrong], 1)[kept]
 
 

@@ -68,8 +68,7 @@ def train(
 
     run = train(wanted, out, device=device, threads=threads, quiet=output.quiet, track=track)
     if not is_follower():
-        found = f"{run.name}: {run.phase} ({run.reason}); look inside: anchor-interp analyze {out}"
-        output.show(facts(run, run.evaluation), found)
+        output.show(facts(run, run.evaluation), f"{run.name}: {run.phase} ({run.reason})")
 
 
 def train_with_flags(arguments: Sequence[str]) -> Callable[..., None]:

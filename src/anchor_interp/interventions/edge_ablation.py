@@ -195,7 +195,7 @@ class EdgeAblation(Readable):
             return logits.argmax(-1), None, "the model's own answers"
         right = torch.from_numpy(given.answers).to(logits.device)
         wrong = None if given.wrong is None else torch.from_numpy(given.wrong).to(logits.device)
-        return right, wrong, "answers as given" + ", against their wrong ones" * (wrong is not None)
+        return right, wrong, "answers as given" if wrong is None else "answers against wrong ones"
 
     def _references(
         self, own: EdgeOutputs, references: _References | None, seed: int

@@ -282,6 +282,6 @@ class Twins:
             unpatched.append(measure(self.metric, logits))
         clean, corrupted = unpatched if self.direction == "denoise" else unpatched[::-1]
         if (lost := np.isnan(values) & ~np.isnan(clean - corrupted)).any():
-            runs = f"of {lost.any(0).sum()} examples, the first at {sites[lost.any(1).argmax()]}"
-            raise ConfigError(f"the metric is NaN only in patched runs {runs}")
+            first = f"first at {sites[lost.any(1).argmax()]}"
+            raise ConfigError(f"the metric is NaN in patched runs alone, {first}; give finite ones")
         return PatchResult(sites, self.direction, values, clean, corrupted)

@@ -23,7 +23,7 @@ def check_finite(values: Numbers, what: str) -> Numbers:
     """The values themselves; ConfigError if one of ``the model's logits``, say, is not finite."""
     finite = torch.isfinite(values) if isinstance(values, Tensor) else np.isfinite(values)
     if not finite.all():
-        raise ConfigError(f"{what} are not finite")
+        raise ConfigError(f"{what} are not finite: look at the weights, and at hooks attached")
     return values
 
 

@@ -114,7 +114,7 @@ class AnswerMap(Readable):
             if name == RULE or share >= 0.05:
                 verb, what = _VERBS.get(name, "answers as for"), "" if name in _VERBS else name
                 words = [*([verb] if verb != last else []), what.partition(":")[0], "on"]
-                percent = "over 99 %" if 0.995 < share < 1 else f"{100 * share:.0f} %"
+                percent = "over 99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
                 named.append(f"{' '.join(filter(None, words))} {percent}")
                 last = verb
         return ", ".join([f"{named[0]} of cells", *named[1:]])

@@ -301,7 +301,7 @@ def read_task(given: str | Path) -> Task:
     path = checked_path(given, "the task")
     if (named := NAMED_TASKS.get(str(path))) is not None:
         return named
-    if path.suffix != ".json" or not path.exists():
+    if not path.is_file():
         check_name(str(path), NAMED_TASKS, "no JSON file and no task")
     data = _read(path)
     within = data.get("task") if isinstance(data, Mapping) else None

@@ -260,7 +260,7 @@ def effect(
     smaller). Runs that failed or did not converge are left out.
 
     Args:
-        table: A sweep folder, its table (.parquet or .csv), a DataFrame, or rows.
+        table: A sweep folder, its .parquet table, any .csv table, a DataFrame, or rows.
         of: The column of the number.
         on: The column of the setting, or another column whose values tell runs apart.
         within: Columns in which the runs of a stratum agree.
@@ -298,7 +298,9 @@ def effect(
         return Effect(of, on, kind, n, len(rows) - n, estimate, least, verdict, reason, parts)
 
     parts = {at: judged([some], {}) for at, some in enough.items()} if within else {}
-    return judged([*enough.values()], parts)
+    whole = judged([*enough.values()], parts)
+    _shuffles.cache_clear()  # of many runs they are large
+    return whole
 
 
 def _rows(table: Any) -> list[TableRow]:

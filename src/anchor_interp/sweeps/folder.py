@@ -205,7 +205,7 @@ class SweepFolder:
 
 
 def read_table(path: str | Path, *, whole: bool = True) -> list[TableRow]:
-    """The rows of a sweep folder, or of a Parquet or CSV table; one not whole may lack columns.
+    """The rows of a sweep folder, or of a Parquet or CSV table, which has all columns if whole.
 
     Raises:
         StoreError: the table is missing or not a sweep's; ConfigError if the path is not a table.

@@ -266,6 +266,6 @@ def as_integers(values: Any, name: str, axes: str) -> Integer[np.ndarray, "..."]
         array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     if array.ndim != 1 + axes.count(",") or array.dtype.kind not in "iu" or not array.size:
         about = f"shape {array.shape} and dtype {array.dtype}"
-        hint = "; repeat a row that has two" if (array.ndim, axes) == (2, "n") else ""
+        hint = "; repeat a row that has two answers" if (name, array.ndim) == ("answers", 2) else ""
         raise ConfigError(f"{name} has {about}; expected integers [{axes}], at least one{hint}")
     return array
