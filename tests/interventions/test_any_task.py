@@ -245,7 +245,9 @@ def test_a_metric_without_a_value_in_a_patched_run_is_refused(model: HookedTrans
         value = metric(logits)
         return torch.where((value - known).abs().amin(0) > 1e-12, torch.nan, value)
 
-    with pytest.raises(ai.ConfigError, match=r"NaN in patched runs alone, first at mlp_out L0 last"):
+    with pytest.raises(
+        ai.ConfigError, match=r"NaN in patched runs alone, first at mlp_out L0 last"
+    ):
         ai.patch(model, CLEAN, CORRUPTED, sites, unpatched)
 
 
