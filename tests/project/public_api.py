@@ -66,7 +66,7 @@ def _class(name: str, cls: type[Any]) -> Iterator[str]:
             yield f"    {type(value).__name__} {member}{_signature(getattr(cls, member))}"
         elif inspect.isfunction(value):
             yield f"    {member}{_signature(value)}"
-        elif not dataclasses.is_dataclass(cls):
+        elif member not in getattr(cls, "__dataclass_fields__", ()):
             yield f"    {member} = {value!r}"
 
 
