@@ -275,31 +275,25 @@ def check_edit(edit: Callable[[Run], Attacked], name: str) -> None:
 
 @slow
 @pytest.mark.usefixtures("evidence_alone")
-def test_a_lookup_that_learns_the_unseen_pairs_stays_a_lookup() -> None:
-    """By behaviour it is inferential then, as ``exact/lookup`` is."""
+@pytest.mark.parametrize(("learned", "reached", "accuracies", "phases"), [
+    (unseen_pairs, 0.1, (0.95, 1), {"composite", "mixture", "unclear"}),
+    (virtual_anchors, 2.5, (0, 0.3), {"inferential"}),
+])  # fmt: skip
+def test_a_lookup_that_learns_more(
+    learned: Any, reached: float, accuracies: tuple[float, float], phases: set[str]
+) -> None:
+    """With the unseen pairs it is inferential by behaviour, as ``exact/lookup`` is, and stays one.
+
+    Virtual anchors are the attack that is known to break the verdict (``docs/verdict.md``).
+    """
     run = ai.load("tiny/composite/1")
     task = run.config.anchor_task
-    model = finetuned(run, Attack(unseen_pairs, reached=0.1, steps=120), task.seen)
-    assert accuracy(model, draw(task, task.unseen, "all", 1_000, seed=0, stream="after")) > 0.95
+    model = finetuned(run, Attack(learned, reached=reached, steps=120), task.seen)
+    unseen = draw(task, task.unseen, "all", 1_000, seed=0, stream="after")
+    assert accuracies[0] <= accuracy(model, unseen) <= accuracies[1]
     assert same_answers(run, model, task.seen) > 0.98
     found = verdict(fingerprint_model(model, task, training=run.training, quiet=True))
-    assert found.phase in {"composite", "mixture", "unclear"}
-
-
-@slow
-@pytest.mark.usefixtures("evidence_alone")
-def test_a_lookup_that_learns_virtual_anchors_is_called_inferential() -> None:
-    """The attack that is known to break the verdict (``docs/verdict.md``)."""
-    run = ai.load("tiny/composite/1")
-    task = run.config.anchor_task
-    model = finetuned(run, Attack(virtual_anchors, reached=2.5, steps=120), task.seen)
-    assert same_answers(run, model, task.seen) > 0.97
-    assert accuracy(model, draw(task, task.unseen, "all", 1_000, seed=0, stream="after")) < 0.3
-    before, after = (
-        verdict(fingerprint_model(each, task, training=run.training, quiet=True)).phase
-        for each in (run.transformer, model)
-    )
-    assert (before, after) == ("composite", "inferential")
+    assert found.phase in phases
 
 
 def same_answers(run: Run, model: HookedTransformer, pairs: tuple[Pair, ...]) -> float:
