@@ -23,7 +23,7 @@ def repeated(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 if __name__ == "__main__":
     torch.manual_seed(0)
     model = HookedTransformer(SHAPE | {"d_vocab": N_TOKENS, "n_ctx": LENGTH, "device": "cpu"})
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
     for step in range(int((sys.argv[2:] or ["1000"])[0])):
         tokens, period = repeated(128, step + 1)
         known = torch.arange(LENGTH - 1) >= period  # where the next token has been before
@@ -31,7 +31,7 @@ if __name__ == "__main__":
         torch.autograd.backward(torch.nn.functional.cross_entropy(logits, answers))
         optimizer.step()
         optimizer.zero_grad()
-    tokens, period = repeated(1200, 0)  # a circuit is of one period
+    tokens, period = repeated(600, 0)  # a circuit is of one period
     same = AT - period[:, 0]  # where the last token has been before
     places = {"same": same, "next": same + 1}
     examples = ai.Examples(tokens, tokens[:, AT + 1], at=AT, places=places)

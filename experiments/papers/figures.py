@@ -42,7 +42,7 @@ _HOLLOW = Line2D(
     [], [], label="never came there (hollow)", marker="o", ls="none", color=INK, mfc="none"
 )
 _OPEN = Line2D(
-    [], [], label="open: our own claim", marker="o", ls="none", color=INK, mfc="white", mew=1.3
+    [], [], label="hollow: our own claim", marker="o", ls="none", color=INK, mfc="white", mew=1.3
 )
 
 
@@ -50,7 +50,7 @@ def forest(groups: Mapping[str, Sequence[Judgement]]) -> Figure:
     """Every claim's effect with its interval, in units of the smallest effect that counts.
 
     Each claim has a line, with its words on the left; ``groups`` have a heading, such as a paper's
-    figure. A filled mark is a paper's claim, an open one our own. A claim whose smallest effect
+    figure. A filled mark is a paper's claim, a hollow one our own. A claim whose smallest effect
     is 0 is shown in tenths. An arrowhead is where something goes on beyond the axis.
     """
     lines: list[tuple[str, Judgement | None]] = []  # from the top
@@ -73,7 +73,7 @@ def forest(groups: Mapping[str, Sequence[Judgement]]) -> Figure:
         axes.set_yticks(places, [words if judged else "" for words, judged in lines])
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
-        axes.set_xlabel("effect as claimed, in units of\nthe smallest that counts (dotted)")
+        axes.set_xlabel("effect as claimed / smallest effect\nthat counts (dotted line)")
         handles = [
             Line2D([], [], color=colour, marker=mark, linestyle="none", label=verdict)
             for verdict, (colour, mark) in VERDICT_STYLES.items()

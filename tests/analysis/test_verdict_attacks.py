@@ -152,13 +152,14 @@ ATTACKS = {
 slow = pytest.mark.slow
 
 
+@slow
 @pytest.mark.usefixtures("evidence_alone")
 @pytest.mark.parametrize(("attack", "name"), [
     ("unread state loses the order", "inferential"),
-    pytest.param("unread state gains an order", "symmetric", marks=slow),
-    pytest.param("dead logits move", "inferential", marks=slow),
-    pytest.param("unread state loses the order", "neurips-inferential", marks=slow),
-    pytest.param("unread state gains an order", "neurips-symmetric", marks=slow),
+    ("unread state gains an order", "symmetric"),
+    ("dead logits move", "inferential"),
+    ("unread state loses the order", "neurips-inferential"),
+    ("unread state gains an order", "neurips-symmetric"),
 ])  # fmt: skip
 def test_training_that_keeps_the_answers_keeps_the_verdict(attack: str, name: str) -> None:
     run, wanted = ai.load(f"tiny/{name}/1"), ATTACKS[attack]

@@ -304,6 +304,7 @@ BY_THEMSELVES = {"c8b-pairs", "c8b-equal", "c4-phase-2", "c4-phase-3", "n51-merg
 both), or a level of one phase, which other phases have as well."""
 
 
+@pytest.mark.slow
 def test_permuted_labels_support_nothing(
     committed: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,7 @@ def test_captions_compare_small_inferential_with_large_symmetric_runs(
     assert {found[name].verdict for name in CAPTIONS} == verdicts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made_up", [True, False])
 def test_phases_permuted_inside_strata_support_nothing(
     made_up: bool, committed: dict[str, list[Row]], monkeypatch: pytest.MonkeyPatch
@@ -246,6 +247,7 @@ def test_settings_that_explain_a_difference_leave_none_at_equal_settings() -> No
     assert judged_alone(about_gamma, rows, 0.05).at_equal_settings  # gamma is not held
 
 
+@pytest.mark.slow
 def test_the_test_at_equal_settings_keeps_its_level(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number follows gamma and not the phase, which follows gamma: one p in twenty is small."""
     monkeypatch.setattr(statistics, "DRAWN", 199)

@@ -18,7 +18,7 @@ from torch import Tensor
 import own_task
 from anchor_interp.analysis.probes import find_twins
 
-STEPS = {"induction": 240, "modular_addition": 150}
+STEPS = {"induction": 200, "modular_addition": 150}
 
 
 @pytest.fixture(scope="module", params=list(STEPS))

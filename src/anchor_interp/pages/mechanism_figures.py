@@ -69,13 +69,12 @@ def information_flow(
                              linewidths=1.2 if name else 0.6)  # fmt: skip
             below = f"{flow.tokens[0, position]}\n{name}" if one else name
             axes.text(position, -0.22, below, ha="center", va="top", fontsize=9)
-            if one:
-                answers = position == length - 1
-                above = str(flow.outputs[0, position])
-                if answers and target is not None:
-                    above = f"{'right' if above == str(target) else f'not {target}'}\n{above}"
-                axes.text(position, n_layers + 0.18, above, ha="center", va="bottom", fontsize=9,
-                          weight="bold" if answers else "normal")  # fmt: skip
+        if one:
+            above = str(flow.outputs[0, -1])
+            if target is not None:
+                above = f"{'right' if above == str(target) else f'not {target}'}\n{above}"
+            axes.text(length - 1, n_layers + 0.18, above, ha="center", va="bottom", fontsize=9,
+                      weight="bold")  # fmt: skip
         axes.set(
             xlim=(-0.5, length - 0.5),
             ylim=(-0.75, n_layers + (0.45 if target is None else 0.65)),
@@ -85,8 +84,7 @@ def information_flow(
         if one:
             rows |= {-0.3: "token", n_layers + 0.27: "answer"}
         axes.set_yticks([*rows], [*rows.values()])
-        papers = "\n(from 1 in the papers)" if "key" in flow.roles else ""
-        axes.set_ylabel(f"layer, from 0{papers}", fontsize=9)
+        axes.set_ylabel("layer, from 0", fontsize=9)
         axes.spines[["left", "bottom"]].set_visible(False)
         axes.tick_params(length=0)
     return figure
