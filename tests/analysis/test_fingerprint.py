@@ -154,11 +154,7 @@ def test_states_and_targets_of_an_unseen_pair_are_refused() -> None:
     assert interchange(model, crossing, site).counterfactual == 1  # outside of the block
 
 
-SEEN_IN_SPECIMENS = ["inferential", *(pytest.param(name, marks=pytest.mark.slow)
-                                     for name in ("composite", "neurips-symmetric"))]  # fmt: skip
-
-
-@pytest.fixture(scope="module", params=SEEN_IN_SPECIMENS)
+@pytest.fixture(scope="module", params=["inferential", "composite", "neurips-symmetric"])
 def specimen(request: pytest.FixtureRequest) -> tuple[Run, Fingerprint, Edits]:
     """A trained run, its fingerprint and all edits of activations that measuring it made."""
     run = ai.load(f"tiny/{request.param}/1")
@@ -166,6 +162,7 @@ def specimen(request: pytest.FixtureRequest) -> tuple[Run, Fingerprint, Edits]:
         return run, fingerprint(run), edits
 
 
+@pytest.mark.slow
 def test_no_state_is_that_of_an_unseen_pair(specimen: tuple[Run, Fingerprint, Edits]) -> None:
     """Every state that an intervention puts into a trained model, against the unseen pairs' own."""
     run, _, edits = specimen

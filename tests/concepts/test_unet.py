@@ -180,6 +180,7 @@ def test_the_judge_reads_fresh_pictures_with_and_without_noise() -> None:
 def test_the_judge_refuses_what_it_cannot_tell_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes that vary by 60 % overlap."""
     monkeypatch.setattr(pictures, "_SIZE", 0.6)
+    monkeypatch.setattr("concepts.judge._MOST_STEPS", 400)
     task = Concepts(attributes=(("large", "small"),), trained=("0",), tested=("1",), pixels=12)
     with pytest.raises(
         ConfigError, match=r"tells large from small in \d\d\.\d% of real pictures of 12"
