@@ -73,7 +73,7 @@ def forest(groups: Mapping[str, Sequence[Judgement]]) -> Figure:
         axes.set_yticks(places, [words if judged else "" for words, judged in lines])
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
-        axes.set_xlabel("effect as claimed / smallest effect\nthat counts (dotted line)")
+        axes.set_xlabel("effect (+ as claimed) /\nsmallest that counts (dotted)")
         handles = [
             Line2D([], [], color=colour, marker=mark, linestyle="none", label=verdict)
             for verdict, (colour, mark) in VERDICT_STYLES.items()
