@@ -3,10 +3,12 @@
 import itertools
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+import anchor_interp as ai
 from anchor_interp._util.environment import StopRequest
 from anchor_interp._util.errors import InterruptedRunError
 from anchor_interp.models.forward import fast_last_logits
@@ -39,6 +41,31 @@ def test_fast_path_equals_the_hooked_forward(short: RunConfig, normalization: st
     found = torch.autograd.grad(F.cross_entropy(fast, targets), parameters)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_instruments_give_what_they_give_on_the_cpu() -> None:
+    task = ai.load("tiny/inferential/1").config.anchor_task
+    pairs = ai.contrast_pairs(task, "key", 200, seed=0)
+    exchanged = ai.interchange_pairs(task, 200, seed=0)
+    sequences, site = ai.aligned_sequences(task, 2, 100, seed=0), ai.Site("resid_post", 0, "first")
+    found = []
+    for device in ("cpu", "cuda"):
+        model = ai.load("tiny/inferential/1").model.to(torch.float64).to(device)
+        sites = ai.site_grid(model, ["resid_post", "z"])
+        metric = ai.logit_difference(*pairs)
+        with ai.mask_position(model, sequences, "key"):
+            masked = ai.last_logits(model, sequences)
+        found.append({
+            "patch": ai.patch(model, *pairs, sites, metric).values,
+            "attribution": ai.attribution_patch(model, *pairs, sites, metric, steps=2).values,
+            "direct": ai.attribute_logits(model, sequences).to_frame().select_dtypes("number"),
+            "interchange": ai.interchange(model, exchanged, site).counterfactual,
+            "subspace": ai.learn_subspace(model, exchanged, site, 2, seed=0, steps=5).basis,
+            "circuit": ai.prune(ai.EdgeAblation(model, sequences)).edges,
+            "masked": masked.detach().cpu(),
+        })  # fmt: skip
+    for name, on_cpu in found[0].items():
+        np.testing.assert_allclose(found[1][name], on_cpu, rtol=0, atol=1e-9, err_msg=name)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
