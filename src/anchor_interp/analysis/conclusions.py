@@ -6,6 +6,7 @@ counts if its p is 0.05 or less.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -175,7 +176,7 @@ def conclude_representations(
         alike = tested and contrast.p_value <= SIGNIFICANT and contrast.difference > 0
         more = "more" if alike else "no more"
         sentences.append(
-            f"At the first anchor, equal g(x; a1) are {more} parallel than near misses"
+            f"At the first anchor, states of equal g(x; a1) are {more} parallel than of near misses"
         )
         most = max((entry.counterfactual for entry in interchanges), default=1.0)
         if alike and most < _LEAST:
@@ -206,19 +207,20 @@ def conclude_complexity(complexity: Complexity) -> str | None:
 
 
 def conclude_attention(examples: Sequence[AttentionExample]) -> str | None:
-    """What the last position attends to most in every layer, on average over the examples."""
+    """What the last position attends to most in every layer, if it is the same in all examples."""
     if not examples:
         return None
     layers: dict[str, list[str]] = {}
     for layer in range(len(examples[0].patterns)):
-        shares: dict[str, float] = dict.fromkeys(("key", "first", "second", "noise", "last"), 0.0)
+        most_attended = set[str]()
         for example in examples:
-            row = example.patterns[layer, :, -1].mean(0)
-            roles = position_roles(len(row), example.position)
-            for place, share in zip(roles, row.tolist(), strict=True):
-                shares[place] += share / len(examples)
-        layers.setdefault(max(shares, key=lambda name: shares[name]), []).append(str(layer))
-    to = {**_PLACES, "noise": "noise", "last": "itself"}
+            row, shares = example.patterns[layer, :, -1].mean(0), Counter[str]()
+            for place, share in zip(position_roles(len(row), example.position), row, strict=True):
+                shares[place] += share
+            most_attended.add(max(shares, key=lambda name: shares[name]))
+        place = most_attended.pop() if len(most_attended) == 1 else "different"
+        layers.setdefault(place, []).append(str(layer))
+    to = {**_PLACES, "noise": "noise", "last": "itself", "different": "different tokens"}
     most = [
         f"{to[place]} in layer{'s' * (len(at) > 1)} {_listed(at)}" for place, at in layers.items()
     ]

@@ -22,7 +22,7 @@ _OWN = {
     SYMMETRIC: PHASE_COLOURS["symmetric"],
     EXCEPTION: "#7B4F9D",
 }
-_BORROWED = ("#07B", "#FA8", "#C7A", "#880", "#B22", "#336", "#E90", "#FE4", "#A52")
+_BORROWED = ("#07B", "#FA8", "#C7A", "#880", "#B22", "#77C", "#E90", "#FE4", "#A52")
 _ANOTHER, _REST = "another function", {"another function": "#A9A9C9", NONE: "#88888830"}
 _WORDS = {RULE: "the rule", SYMMETRIC: "the target of the other order",
           EXCEPTION: "its exception", NONE: "no function holds"}  # fmt: skip

@@ -106,7 +106,7 @@ def similarity_map(similarity: "Similarity", *, centred: bool = True) -> "Figure
         ticks: list[float] = []
         for start, stop in itertools.pairwise(edges):
             style.frame(
-                axes, (start - 0.5, start - 0.5), stop - start, edgecolor=INK, linewidth=0.9
+                axes, (start - 0.5, start - 0.5), stop - start, edgecolor="black", linewidth=0.9
             )
             middle = (start + stop - 1) / 2
             if not ticks or middle - ticks[-1] >= len(values) / 11:  # else labels would overlap
@@ -202,7 +202,7 @@ def circuit_baselines(comparison: "CircuitComparison") -> "Figure":
             (comparison.random_logit_difference, "s", REFERENCE),
         ):
             places = [len(values)] * len(scores)
-            axes.plot(scores, places, marker, mfc="none", ms=4, alpha=0.25, color=ink)
+            axes.plot(scores, places, marker, mfc="none", ms=4, alpha=0.5, color=ink)
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
         axes.axvline(1, color=INK, linewidth=0.8, linestyle=":")
@@ -287,8 +287,9 @@ def embedding_plane(structure: "EmbeddingStructure", keys: Sequence[int]) -> "Fi
     across, up = structure.coordinates[:, 0], structure.coordinates[:, 1]
     share = structure.eigenvalues / structure.eigenvalues.sum()
     with panel(4.0, 3.4) as (figure, axes):
-        points = axes.scatter(across, up, c=list(keys), cmap="cividis", s=16, zorder=2)
-        for index in range(0, len(keys), 5):
+        points = axes.scatter(across, up, c=list(keys), cmap="cividis", s=20, zorder=2,
+                              edgecolors=INK, linewidths=0.4)  # fmt: skip
+        for index in range(0, len(keys), 10):
             axes.annotate(str(keys[index]), (across[index], up[index]), fontsize=9,
                           xytext=(3, 3), textcoords="offset points")  # fmt: skip
         axes.set(
