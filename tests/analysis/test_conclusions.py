@@ -82,8 +82,9 @@ def _said(mechanism: Mechanism) -> Said:
             "The last position reads the key and both anchors itself.",
             "Before layer 1, the key is at its own position and both anchors are at the last "
             "position. No state at the first anchor acts as g(x; a1).",
-            "At the first anchor, states of equal g(x; a1) are no more parallel than of near misses. After "
-            "attention of layer 0 the last position holds the pair without its order.",
+            "At the first anchor, states of equal g(x; a1) are no more parallel than of near "
+            "misses. After attention of layer 0 the last position holds the pair without its "
+            "order.",
             "W_Q of layer 0 uses few directions: stable rank 1.0, of random weights",
             "the first anchor in layer 0 and the key in layer 1.",
         )),
@@ -92,8 +93,8 @@ def _said(mechanism: Mechanism) -> Said:
             "The last position reads both anchors itself and gets the key from other positions.",
             "Before layer 1, the key is at the first anchor and both anchors are at their own "
             "positions. The state at the first anchor after layer 0 acts as g(x; a1).",
-            "At the first anchor, states of equal g(x; a1) are more parallel than of near misses. After "
-            "attention of layer 0 the last position does not hold the pair.",
+            "At the first anchor, states of equal g(x; a1) are more parallel than of near misses. "
+            "After attention of layer 0 the last position does not hold the pair.",
             "uses few directions: stable rank 1.0,",
             "itself in layer 0 and the first anchor in layer 1.",
         )),

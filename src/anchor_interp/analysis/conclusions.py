@@ -212,14 +212,15 @@ def conclude_attention(examples: Sequence[AttentionExample]) -> str | None:
         return None
     layers: dict[str, list[str]] = {}
     for layer in range(len(examples[0].patterns)):
-        most_attended = set[str]()
+        attended = set[str]()
         for example in examples:
             row, shares = example.patterns[layer, :, -1].mean(0), Counter[str]()
-            for place, share in zip(position_roles(len(row), example.position), row, strict=True):
-                shares[place] += share
-            most_attended.add(max(shares, key=lambda name: shares[name]))
-        place = most_attended.pop() if len(most_attended) == 1 else "different"
-        layers.setdefault(place, []).append(str(layer))
+            for role, share in zip(position_roles(len(row), example.position), row, strict=True):
+                shares[role] += share
+            attended.add(max(shares, key=lambda name: shares[name]))
+        layers.setdefault(attended.pop() if len(attended) == 1 else "different", []).append(
+            str(layer)
+        )
     to = {**_PLACES, "noise": "noise", "last": "itself", "different": "different tokens"}
     most = [
         f"{to[place]} in layer{'s' * (len(at) > 1)} {_listed(at)}" for place, at in layers.items()

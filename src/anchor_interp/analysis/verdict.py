@@ -162,9 +162,9 @@ _MOST_EVIDENCE = 3
 def judged() -> str:
     """How good the verdict is on runs that it was not fitted on, as a sentence."""
     return (
-        "On runs that its lines were not fitted on (two layers, one head, width 128 at most) the "
-        f"verdict names {COVERAGE:.0%}, and {ACCURACY:.0%} of these rightly (mean over phases); "
-        "worse elsewhere."
+        "Of runs that its lines were not fitted on (two layers, one head, width 128 at most) the "
+        f"verdict names {100 * COVERAGE:.0f} %, of these {100 * ACCURACY:.0f} % rightly (mean over "
+        "phases); elsewhere it is worse."
     )
 
 

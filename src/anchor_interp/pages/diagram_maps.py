@@ -195,6 +195,13 @@ def _place(
     return placed
 
 
+def _edge(one: _Placed) -> dict[str, Any]:
+    """Stripes where ID accuracy is poor, else a thin edge that is seen on any page."""
+    if not one.poor_id:
+        return {"edgecolor": INK, "linewidth": 0.4}
+    return {"hatch": "/////", "edgecolor": "#FFFFFF" if one.value < 0.6 else BLACK, "linewidth": 0}
+
+
 def _draw_accuracies(
     axes: "Axes", diagram: Diagram, measure: str, best_over: Mapping[str, int]
 ) -> list[Any]:
@@ -213,9 +220,7 @@ def _draw_accuracies(
         x, y = one.corner
         axes.add_patch(
             Rectangle((x + 0.0125, y + 0.0125), places.width - 0.025, places.height - 0.025,
-                      linewidth=0, facecolor=_colour(image, one.value),
-                      hatch="/////" if one.poor_id else None,
-                      edgecolor="#FFFFFF" if one.value < 0.6 else BLACK)
+                      facecolor=_colour(image, one.value), **_edge(one))
         )  # fmt: skip
     triangle: dict[str, Any] = {"marker": "^", "color": TRIANGLE, "mec": BLACK, "mew": 0.6}
     not_commuting = [places.centre(one.corner) for one in measured if one.poor_commutativity]

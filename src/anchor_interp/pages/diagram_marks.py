@@ -54,7 +54,8 @@ def state_handles(cells: Iterable[Cell]) -> list[Any]:
 def add_legend(figure: "Figure", handles: Sequence[Any], *, columns: int = 3) -> None:
     """Put a legend below the figure, if there are entries."""
     if handles:
-        figure.legend(handles=handles, frameon=False, fontsize=7.5, ncols=columns,
+        in_rows = [handle for column in range(columns) for handle in handles[column::columns]]
+        figure.legend(handles=in_rows, frameon=False, fontsize=7.5, ncols=columns,
                       loc="outside lower center", handlelength=1.3, columnspacing=1.2)  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def information_flow(
     reachable = np.asarray(flow.reachable.any(1))
     kept = np.zeros_like(reachable) if circuit is None else np.asarray(circuit.edges.any(1))
     n_layers, length = len(attention), len(flow.roles)
-    with panel(0.33 * length + 0.95, 0.95 * n_layers + 1.25) as (figure, axes):
+    with panel(max(3.6, 0.33 * length + 0.95), 0.95 * n_layers + 1.25) as (figure, axes):
         for layer, query, key in np.argwhere((attention > 0.02) | kept).tolist():
             chosen, counts = bool(kept[layer, query, key]), bool(reachable[layer, query, key])
             axes.plot(
@@ -186,7 +186,7 @@ def circuit_baselines(comparison: "CircuitComparison") -> "Figure":
     """Faithfulness of a circuit beside circuits that ignore causal effects, with their sizes."""
     routes = [other for other in comparison.others if other not in comparison.rollouts]
     rivals = [*comparison.rollouts, *routes]
-    names = [f"{name}, {size} {comparison.parts}" for name, size in (
+    names = [f"{name},\n{size} {comparison.parts}" for name, size in (
         ("pruned by effect", comparison.size), *((rival.name, rival.size) for rival in rivals),
         ("random", comparison.size),
     )]  # fmt: skip
@@ -203,10 +203,9 @@ def circuit_baselines(comparison: "CircuitComparison") -> "Figure":
         ):
             places = [len(values)] * len(scores)
             axes.plot(scores, places, marker, mfc="none", ms=4, alpha=0.5, color=ink)
-        axes.set_yticks(range(len(names)), names)
-        axes.invert_yaxis()
+        axes.set_yticks(range(len(names)), names, fontsize=9)
         axes.axvline(1, color=INK, linewidth=0.8, linestyle=":")
-        axes.set(xlabel="faithfulness (1: full model)")
+        axes.set(xlabel="faithfulness", ylim=(len(names) - 0.5, -0.5))
         style.legend_above(axes, columns=1)
         axes.grid(alpha=0.25, axis="x")
     return figure

@@ -64,7 +64,7 @@ def sentence(phase: Phase, e: Evaluation) -> str:
         return text.format(f"{100 * share:.0f} %")
     if phase in ("symmetric", "composite") and e.commutativity is not None:
         answers = ", ".join(dict.fromkeys(top_answers(one)[0][0] for one in e.unseen))
-        how = "the same wrong answer" if phase == "symmetric" else "wrong answers that differ"
+        how = "the same wrong answer" if phase == "symmetric" else "wrong answers that often differ"
         return f"It gives both orders of an unseen pair {how}, mostly {answers}."
     return meanings(anchored=anchored)[phase]
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Integer, Shaped
 
 from anchor_interp.pages import style
-from anchor_interp.pages.style import panel
+from anchor_interp.pages.style import PHASE_COLOURS, panel
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.phase import AspectScore, Evaluation, SplitScore, UnseenAnswers
 from anchor_interp.tasks.examples import Plane
@@ -28,7 +28,10 @@ Side = Literal["train_keys", "test_keys"]
 """The keys that a map of accuracies shows."""
 SIDES: dict[Side, str] = {"train_keys": "training keys", "test_keys": "test keys"}
 """The words for them."""
-_KINDS = {"the rule": style.INFERENTIAL, "as for the other order": style.SYMMETRIC}
+_KINDS = {
+    "the rule": PHASE_COLOURS["inferential"],
+    "as for the other order": PHASE_COLOURS["symmetric"],
+}
 _BARS = 6
 _MOST_CELLS = 100  # of a side of a plane of errors
 _LEAST_TOLD = 0.05  # of an answer that is told whose it is

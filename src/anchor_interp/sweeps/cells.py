@@ -38,7 +38,7 @@ MEASURES: dict[str, str] = {
     "symmetric_accuracy": "symmetric answers",
     "commutativity": "commutativity",
     "stable_rank": "stable rank of W_Q L0",
-    "stable_rank_ratio": "stable rank / at initialisation",
+    "stable_rank_ratio": "stable rank, relative to initialisation",
 }
 """The measures in words: shares, and stable ranks. All but the last are columns of the table.
 Further columns with numbers are measures if a diagram maps them."""
