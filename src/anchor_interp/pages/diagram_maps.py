@@ -195,13 +195,6 @@ def _place(
     return placed
 
 
-def _edge(one: _Placed) -> dict[str, Any]:
-    """Stripes where ID accuracy is poor, else a thin edge that is seen on any page."""
-    if not one.poor_id:
-        return {"edgecolor": INK, "linewidth": 0.4}
-    return {"hatch": "/////", "edgecolor": "#FFFFFF" if one.value < 0.6 else BLACK, "linewidth": 0}
-
-
 def _draw_accuracies(
     axes: "Axes", diagram: Diagram, measure: str, best_over: Mapping[str, int]
 ) -> list[Any]:
@@ -217,10 +210,12 @@ def _draw_accuracies(
     places = _Places(diagram, best=bool(best))
     measured = _place(axes, diagram, measure, places, best=bool(best))
     for one in measured:
-        x, y = one.corner
+        (x, y), stripes = one.corner, "#FFFFFF" if one.value < 0.6 else BLACK
         axes.add_patch(
             Rectangle((x + 0.0125, y + 0.0125), places.width - 0.025, places.height - 0.025,
-                      facecolor=_colour(image, one.value), **_edge(one))
+                      linewidth=0 if one.poor_id else 0.4, facecolor=_colour(image, one.value),
+                      hatch="/////" if one.poor_id else None,
+                      edgecolor=stripes if one.poor_id else INK)
         )  # fmt: skip
     triangle: dict[str, Any] = {"marker": "^", "color": TRIANGLE, "mec": BLACK, "mew": 0.6}
     not_commuting = [places.centre(one.corner) for one in measured if one.poor_commutativity]

@@ -69,12 +69,6 @@ def information_flow(
                              linewidths=1.2 if name else 0.6)  # fmt: skip
             below = f"{flow.tokens[0, position]}\n{name}" if one else name
             axes.text(position, -0.22, below, ha="center", va="top", fontsize=9)
-        if one:
-            above = str(flow.outputs[0, -1])
-            if target is not None:
-                above = f"{'right' if above == str(target) else f'not {target}'}\n{above}"
-            axes.text(length - 1, n_layers + 0.18, above, ha="center", va="bottom", fontsize=9,
-                      weight="bold")  # fmt: skip
         axes.set(
             xlim=(-0.5, length - 0.5),
             ylim=(-0.75, n_layers + (0.45 if target is None else 0.65)),
@@ -82,6 +76,10 @@ def information_flow(
         )
         rows = {layer + 0.5: f"L{layer}" for layer in range(n_layers)}
         if one:
+            above = str(flow.outputs[0, -1])
+            if target is not None:
+                above = f"{'right' if above == str(target) else f'not {target}'}\n{above}"
+            axes.text(length - 1, n_layers + 0.18, above, ha="center", va="bottom", weight="bold")
             rows |= {-0.3: "token", n_layers + 0.27: "answer"}
         axes.set_yticks([*rows], [*rows.values()])
         axes.set_ylabel("layer, from 0", fontsize=9)
