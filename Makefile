@@ -2,7 +2,7 @@
 #                   report (SEED=1 for another seed, in runs/quickstart-1; OUT=folder for another place)
 # make test         install into .venv and run every check
 # make check        format, lint, import contracts, types and tests in the environment that is there
-# make slow-tests   the tests that start a cluster or several programs, or run the notebooks
+# make slow-tests   the tests that start a cluster or several programs, run the notebooks or train long
 # make fast-tests   the tests that start no other program: a few minutes
 # make newest-lens  all fast tests beside the newest TransformerLens 4; LENS_TESTS=tests/models for some
 # make claims       the papers' claims: train and measure what is missing, then judge
@@ -50,7 +50,7 @@ types:
 tests:
 	$(BIN)/pytest -m "not slow" $(SPREAD) --durations 25
 
-slow-tests: # those that start a cluster or several programs, or run the notebooks
+slow-tests:
 	$(BIN)/pytest -m slow $(SPREAD) --durations 25
 
 fast-tests:
