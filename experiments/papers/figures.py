@@ -41,7 +41,7 @@ _MOST, _EDGE = 8.0, 1.05  # effects are cut at so many smallest effects, arrowhe
 _HOLLOW = Line2D(
     [], [], label="never came there (hollow)", marker="o", ls="none", color=INK, mfc="none"
 )
-_OPEN = Line2D(
+_OURS = Line2D(
     [], [], label="hollow: our own claim", marker="o", ls="none", color=INK, mfc="white", mew=1.3
 )
 
@@ -80,7 +80,7 @@ def forest(groups: Mapping[str, Sequence[Judgement]]) -> Figure:
             if verdict in present
         ]
         if any(one is not None and NAMED[one.claim].ours for _, one in lines):
-            handles.append(_OPEN)
+            handles.append(_OURS)
         figure.legend(
             handles=handles, loc="outside upper center", ncols=2, frameon=False, fontsize=10
         )

@@ -82,8 +82,8 @@ def _said(mechanism: Mechanism) -> Said:
             "The last position reads the key and both anchors itself.",
             "Before layer 1, the key is at its own position and both anchors are at the last "
             "position. No state at the first anchor acts as g(x; a1).",
-            "At the first anchor, states of equal g(x; a1) are no more parallel than of near "
-            "misses. After attention of layer 0 the last position holds the pair without its "
+            "At the first anchor, states of equal g(x; a1) are no more parallel than those of "
+            "near misses. After attention of layer 0 the last position holds the pair without its "
             "order.",
             "W_Q of layer 0 uses few directions: stable rank 1.0, of random weights",
             "the first anchor in layer 0 and the key in layer 1.",
@@ -93,8 +93,8 @@ def _said(mechanism: Mechanism) -> Said:
             "The last position reads both anchors itself and gets the key from other positions.",
             "Before layer 1, the key is at the first anchor and both anchors are at their own "
             "positions. The state at the first anchor after layer 0 acts as g(x; a1).",
-            "At the first anchor, states of equal g(x; a1) are more parallel than of near misses. "
-            "After attention of layer 0 the last position does not hold the pair.",
+            "At the first anchor, states of equal g(x; a1) are more parallel than those of near "
+            "misses. After attention of layer 0 the last position does not hold the pair.",
             "uses few directions: stable rank 1.0,",
             "itself in layer 0 and the first anchor in layer 1.",
         )),
@@ -105,7 +105,7 @@ def _said(mechanism: Mechanism) -> Said:
             "anchor from other positions.",
             "Before layer 1, the key and the first anchor are at the second anchor. The second "
             "anchor is at its own position. No state at the first anchor acts as g(x; a1).",
-            "states of equal g(x; a1) are no more parallel than of near misses.",
+            "states of equal g(x; a1) are no more parallel than those of near misses.",
             "uses many directions: stable rank 9.0,",
             "noise in layer 0 and the second anchor in layer 1.",
         )),
@@ -261,3 +261,16 @@ def test_right_tokens_are_counted() -> None:
     )
     given = SequenceAttention("", ("a", "b"), ("x",), ("x",), patterns)
     assert say.conclude_predictions([given]) == "The model predicts 1 of the 1 answers shown."
+
+
+def test_attention_is_told_only_where_all_examples_agree() -> None:
+    run = ai.load("tiny/inferential/1")
+    told = attention_examples(Subject(run.model, run.config.task))
+    start, (unseen, seen) = "The last position attends most to", told
+    assert say.conclude_attention([unseen]) == (
+        f"{start} the second anchor in layer 0 and the first anchor in layer 1."
+    )
+    assert say.conclude_attention([seen]) == f"{start} the first anchor in layers 0 and 1."
+    assert say.conclude_attention(told) == f"{start} the first anchor in layer 1."
+    disagreeing = [replace(one, patterns=one.patterns[:1]) for one in told]
+    assert say.conclude_attention(disagreeing) is None

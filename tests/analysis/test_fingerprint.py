@@ -154,19 +154,17 @@ def test_states_and_targets_of_an_unseen_pair_are_refused() -> None:
     assert interchange(model, crossing, site).counterfactual == 1  # outside of the block
 
 
-@pytest.fixture(scope="module", params=["inferential", "composite", "neurips-symmetric"])
-def specimen(request: pytest.FixtureRequest) -> tuple[Run, Fingerprint, Edits]:
-    """A trained run, its fingerprint and all edits of activations that measuring it made."""
-    run = ai.load(f"tiny/{request.param}/1")
-    with edited_states(run.model) as edits:
-        return run, fingerprint(run), edits
-
-
-@pytest.mark.slow
-def test_no_state_is_that_of_an_unseen_pair(specimen: tuple[Run, Fingerprint, Edits]) -> None:
+@pytest.mark.parametrize("name", [
+    "inferential",
+    pytest.param("composite", marks=pytest.mark.slow),
+    pytest.param("neurips-symmetric", marks=pytest.mark.slow),
+])  # fmt: skip
+def test_no_state_is_that_of_an_unseen_pair(name: str) -> None:
     """Every state that an intervention puts into a trained model, against the unseen pairs' own."""
-    run, _, edits = specimen
+    run = ai.load(f"tiny/{name}/1")
     model, task = run.model, run.config.anchor_task
+    with edited_states(model) as edits:
+        fingerprint(run)
     states = [edit for edit in edits if not edit[1].endswith("pattern")]
     assert {name for _, name, _ in states} >= {
         "blocks.0.hook_resid_mid",

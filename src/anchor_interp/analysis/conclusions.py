@@ -175,9 +175,8 @@ def conclude_representations(
         tested = contrast.n_permutations >= _LEAST_PERMUTATIONS
         alike = tested and contrast.p_value <= SIGNIFICANT and contrast.difference > 0
         more = "more" if alike else "no more"
-        sentences.append(
-            f"At the first anchor, states of equal g(x; a1) are {more} parallel than of near misses"
-        )
+        what = "parallel than those of near misses"
+        sentences.append(f"At the first anchor, states of equal g(x; a1) are {more} {what}")
         most = max((entry.counterfactual for entry in interchanges), default=1.0)
         if alike and most < _LEAST:
             sentences.append("No state there acts as g(x; a1): similar does not mean used")
@@ -207,25 +206,22 @@ def conclude_complexity(complexity: Complexity) -> str | None:
 
 
 def conclude_attention(examples: Sequence[AttentionExample]) -> str | None:
-    """What the last position attends to most in every layer, if it is the same in all examples."""
-    if not examples:
-        return None
+    """What the last position attends to most, in layers where all examples agree."""
     layers: dict[str, list[str]] = {}
-    for layer in range(len(examples[0].patterns)):
+    for layer in range(len(examples[0].patterns) if examples else 0):
         attended = set[str]()
         for example in examples:
             row, shares = example.patterns[layer, :, -1].mean(0), Counter[str]()
             for role, share in zip(position_roles(len(row), example.position), row, strict=True):
                 shares[role] += share
             attended.add(max(shares, key=lambda name: shares[name]))
-        layers.setdefault(attended.pop() if len(attended) == 1 else "different", []).append(
-            str(layer)
-        )
-    to = {**_PLACES, "noise": "noise", "last": "itself", "different": "different tokens"}
+        if len(attended) == 1:
+            layers.setdefault(attended.pop(), []).append(str(layer))
+    to = {**_PLACES, "noise": "noise", "last": "itself"}
     most = [
         f"{to[place]} in layer{'s' * (len(at) > 1)} {_listed(at)}" for place, at in layers.items()
     ]
-    return f"The last position attends most to {_listed(most)}."
+    return f"The last position attends most to {_listed(most)}." if most else None
 
 
 def conclude_predictions(examples: Sequence[SequenceAttention]) -> str:

@@ -28,7 +28,10 @@ Side = Literal["train_keys", "test_keys"]
 """The keys that a map of accuracies shows."""
 SIDES: dict[Side, str] = {"train_keys": "training keys", "test_keys": "test keys"}
 """The words for them."""
-_KINDS = {"the rule": "inferential", "as for the other order": "symmetric"}
+_KINDS = {
+    "the rule": PHASE_COLOURS["inferential"],
+    "as for the other order": PHASE_COLOURS["symmetric"],
+}
 _BARS = 6
 _MOST_CELLS = 100  # of a side of a plane of errors
 _LEAST_TOLD = 0.05  # of an answer that is told whose it is
@@ -144,7 +147,7 @@ def unseen_answers(config: RunConfig, evaluation: Evaluation) -> "Figure":
             kind = kinds.get(label, "") if share >= _LEAST_TOLD else ""
             labels.append(f"{answers.pair}: {label}" + (f"  {kind}" if kind else ""))
             shares.append(share)
-            colours.append(PHASE_COLOURS.get(_KINDS.get(kind, ""), style.NEITHER))
+            colours.append(_KINDS.get(kind, style.NEITHER))
     with panel(4.0, 1.3 + 0.24 * len(labels)) as (figure, axes):
         axes.barh(range(len(labels)), shares, color=colours)
         axes.set_yticks(range(len(labels)), labels, fontsize=9)
