@@ -265,7 +265,7 @@ def test_right_tokens_are_counted() -> None:
 
 def test_attention_is_told_only_where_all_examples_agree() -> None:
     run = ai.load("tiny/inferential/1")
-    told = attention_examples(Subject(run.model, run.config.task))
+    told = attention_examples(Subject(run.model, run.config.anchor_task))
     start, (unseen, seen) = "The last position attends most to", told
     assert say.conclude_attention([unseen]) == (
         f"{start} the second anchor in layer 0 and the first anchor in layer 1."
