@@ -144,8 +144,8 @@ def patched_examples(model: HookedTransformer, twins: Twins) -> tuple[PatchResul
     length = int(clean.at.max()) + 1
     places: tuple[Position, ...] = (*clean.places, "last")
     if length <= _SHORT and all(each.inside[:, :length].all() for each in (clean, corrupted)):
-        each = (i if name == str(i) else name for i, name in enumerate(clean.names[:length]))
-        places = tuple(dict.fromkeys((*each, *places)))
+        each = [i if name == str(i) else name for i, name in enumerate(clean.names[:length])]
+        places = (*(place for place in places if place not in each), *each)
     elif length > len(places):
         places += ("other",)
     sites, metric = _sites(model, places), logit_difference(*answers.T)

@@ -253,10 +253,10 @@ def check_aligned(**named: Examples) -> None:
     (one, a), (other, b) = named.items()
     if a.tokens.shape != b.tokens.shape:
         raise ConfigError(f"{one} has shape {a.tokens.shape} and {other} {b.tokens.shape}")
-    for place in ("last", *(a.places.keys() & b.places.keys())):
-        elsewhere = (a.positions(place) != b.positions(place)).sum()
-        if elsewhere:
-            raise ConfigError(f"{place!r} is elsewhere in {elsewhere} of {len(a)} {other} examples")
+    for place in ("last", *(place for place in a.places if place in b.places)):
+        if n := (a.positions(place) != b.positions(place)).sum():
+            about = f"{place!r} is elsewhere in {n} of {len(a)} {other} examples"
+            raise ConfigError(f"{about}; give rows whose places lie alike")
 
 
 def as_integers(values: Any, name: str, axes: str) -> Integer[np.ndarray, "..."]:
