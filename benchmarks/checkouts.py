@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
 from measuring import machine, ratio
 
 TURN = """
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("checkouts", nargs=2, type=Path, metavar="CHECKOUT")
     parser.add_argument("--turns", type=int, default=7)
     options = parser.parse_args()
+    torch.set_num_threads(1)  # as in every turn
     turns = [[turn(path) for path in options.checkouts] for _ in range(options.turns)]
     rows = []
     for case in turns[0][0]:
