@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import torch
+
 from measuring import machine, ratio
 
 TURN = """
