@@ -143,7 +143,8 @@ def evaluate(
             about += f", {score.bits_per_byte:.4g} bits a byte"
         lines.append(f"  {f'{score.name} ({score.role})':<22} {about}")
     if evaluation.pair_accuracy:
-        table = evaluation.to_frame().to_string(index=False, float_format="{:.3f}".format)
+        pairs = evaluation.to_frame().replace({"role": {"inferential": "by the rule"}})
+        table = pairs.to_string(index=False, float_format="{:.3f}".format)
         lines.append(f"accuracy of each ordered pair:\n{table}")
     output.show(facts(loaded, evaluation), *lines)
 
