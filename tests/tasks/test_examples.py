@@ -67,7 +67,7 @@ def test_logits_are_read_where_the_answer_stands(layout: Any) -> None:
     at = np.array([0, 8, 3, 5])
     for attached in (False, True):
         if attached:
-            model.add_hook("blocks.0.hook_resid_pre", lambda tensor, *, hook: tensor)  # noqa: ARG005
+            model.add_hook("blocks.0.hook_resid_pre", lambda tensor, **_: tensor)
         logits = ai.last_logits(model, ai.Examples(tokens, at=at))
         torch.testing.assert_close(logits, whole[range(4), at], atol=1e-12, rtol=0)
 

@@ -175,8 +175,8 @@ def conclude_representations(
         tested = contrast.n_permutations >= _LEAST_PERMUTATIONS
         alike = tested and contrast.p_value <= SIGNIFICANT and contrast.difference > 0
         more = "more" if alike else "no more"
-        what = "parallel than those of near misses"
-        sentences.append(f"At the first anchor, states of equal g(x; a1) are {more} {what}")
+        states = f"states of equal g(x; a1) are {more} parallel than those of near misses"
+        sentences.append(f"At the first anchor, {states}")
         most = max((entry.counterfactual for entry in interchanges), default=1.0)
         if alike and most < _LEAST:
             sentences.append("No state there acts as g(x; a1): similar does not mean used")
@@ -214,13 +214,11 @@ def conclude_attention(examples: Sequence[AttentionExample]) -> str | None:
             row, shares = example.patterns[layer, :, -1].mean(0), Counter[str]()
             for role, share in zip(position_roles(len(row), example.position), row, strict=True):
                 shares[role] += share
-            attended.add(max(shares, key=lambda name: shares[name]))
+            attended.add(shares.most_common(1)[0][0])
         if len(attended) == 1:
             layers.setdefault(attended.pop(), []).append(str(layer))
     to = {**_PLACES, "noise": "noise", "last": "itself"}
-    most = [
-        f"{to[place]} in layer{'s' * (len(at) > 1)} {_listed(at)}" for place, at in layers.items()
-    ]
+    most = [f"{to[at]} in layer{'s' * (len(n) > 1)} {_listed(n)}" for at, n in layers.items()]
     return f"The last position attends most to {_listed(most)}." if most else None
 
 

@@ -255,8 +255,8 @@ def check_aligned(**named: Examples) -> None:
         raise ConfigError(f"{one} has shape {a.tokens.shape} and {other} {b.tokens.shape}")
     for place in ("last", *(place for place in a.places if place in b.places)):
         if n := (a.positions(place) != b.positions(place)).sum():
-            about = f"{place!r} is elsewhere in {n} of {len(a)} {other} examples"
-            raise ConfigError(f"{about}; give rows whose places lie alike")
+            where = f"elsewhere in {n} of {len(a)} {other} examples; pair rows whose places agree"
+            raise ConfigError(f"{place!r} is {where}")
 
 
 def as_integers(values: Any, name: str, axes: str) -> Integer[np.ndarray, "..."]:

@@ -68,8 +68,7 @@ def import_tasks(name: str) -> None:
     """Import a module or a file; ConfigError if that fails."""
     try:
         if is_file(name):
-            spec = importlib.util.spec_from_file_location(f"_task_{Path(name).stem}", name)
-            assert spec is not None and spec.loader is not None  # noqa: PT018 (for mypy)
+            spec: Any = importlib.util.spec_from_file_location(f"_task_{Path(name).stem}", name)
             module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
         else:
