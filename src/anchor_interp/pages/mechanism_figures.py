@@ -286,9 +286,6 @@ def embedding_plane(structure: "EmbeddingStructure", keys: Sequence[int]) -> "Fi
     with panel(4.0, 3.4) as (figure, axes):
         points = axes.scatter(across, up, c=list(keys), cmap="cividis", s=20, zorder=2,
                               edgecolors=INK, linewidths=0.4)  # fmt: skip
-        for index in range(0, len(keys), 10):
-            axes.annotate(str(keys[index]), (across[index], up[index]), fontsize=9,
-                          xytext=(3, 3), textcoords="offset points")  # fmt: skip
         axes.set(
             xlabel=f"component 1 ({share[0]:.0%} of the variance)",
             ylabel=f"component 2 ({share[1]:.0%})",
