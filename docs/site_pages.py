@@ -119,6 +119,7 @@ def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
     html = re.sub(r"<code>([^<\n]+)</code>", broken, html)
     inline = r"data:image/png;base64,(?P<text>[^\"]+)"
     picture = rf'<img [^>]*?src="(?P<source>{inline}|[^":]+\.png)"[^>]*>'
+    html = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", html)
     return DARK + re.sub(picture, framed, html)
 
 

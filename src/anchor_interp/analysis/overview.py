@@ -108,9 +108,8 @@ def analyze(
         run, name = path if step is None else path.at(step), path.folder.path.name
     else:
         run = load(path, step=step, device=device)
-        folder = run.folder.path  # a named model's lies elsewhere
-        is_path = folder.is_dir() and folder == Path(str(path))
-        name = folder.resolve().name if is_path else str(path)
+        is_path = run.path == Path(str(path))  # a named model's folder lies elsewhere
+        name = run.folder.path.resolve().name if is_path else str(path)
     subject = Subject.of_run(run)
     stored = run.folder.result() is not None and run.evaluation.steps == run.step
     evaluation = run.evaluation if stored else run.evaluate(n=200)

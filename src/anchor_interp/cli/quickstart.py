@@ -41,8 +41,7 @@ def quickstart(
     if not output.json:
         print_table(runs)
     measured = {name: facts(run, run.evaluation) for name, run in runs.items()}
-    lines = [f"{what}: {path}" for what, path in written.items()]
-    output.show({"runs": measured, **written}, *lines)
+    output.show({"runs": measured, **written}, *map(": ".join, written.items()))
 
 
 def train_phases(
@@ -63,9 +62,10 @@ def train_phases(
     from anchor_interp.sweeps.engine import each_alone
     from anchor_interp.sweeps.local import LocalEngine
 
-    sizes = {name: (c.train.steps, c.train.batch_size) for name, c in configs.items()}
-    with reporting(sizes, quiet=quiet) as progress:
-        results = LocalEngine(workers, device).run(each_alone(configs), out, progress.__getitem__)
+    sizes = [(config.train.steps, config.train.batch_size) for config in configs.values()]
+    with reporting(dict(zip(LETTERS, sizes, strict=True)), quiet=quiet) as progress:
+        bars = dict(zip(configs, progress.values(), strict=True))
+        results = LocalEngine(workers, device).run(each_alone(configs), out, bars.__getitem__)
         _LOGGER.info("training %d models in %s", len(configs), out)
         failures = [result.error for result in results if result.error is not None]
     if failures:

@@ -30,7 +30,8 @@ def along_axis(diagram: Diagram, *, best_over: Mapping[str, int] | None = None) 
     from matplotlib.lines import Line2D
 
     values, ticks = diagram.rows, diagram.x.values
-    width = max(4.2, 1.0 + 0.5 * len(ticks))
+    few = all(len(cell.runs) <= 3 for cell in diagram.cells)
+    width = max(3.3, 0.9 + (0.34 if few else 0.5) * len(ticks))
     with style.single(width, 1.0 + 1.35 * len(values)) as figure:
         panels = figure.subplots(len(values), 1, sharex=True, squeeze=False)[:, 0]
         for axes, value in zip(panels, reversed(values), strict=True):

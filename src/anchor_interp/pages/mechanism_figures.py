@@ -157,7 +157,7 @@ def patch_map(result: "PatchResult") -> "Figure":
         cells[row, str(site.position)] = value
     rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
     grid = np.array([[cells.get((row, column), np.nan) for column in columns] for row in rows])
-    with panel(1.95 + 0.52 * len(columns), 1.1 + 0.3 * len(rows)) as (figure, axes):
+    with panel(1.72 + 0.52 * len(columns), 1.1 + 0.3 * len(rows)) as (figure, axes):
         style.signed_map(axes, grid, "recovery", aspect="auto")
         style.cell_values(axes, grid, white=abs(grid) > 0.6, fontsize=9)
         axes.set_xticks(range(len(columns)), columns)
