@@ -97,7 +97,7 @@ busy = $(BIN)/python benchmarks/busy.py --json
 sequences = $(BIN)/python benchmarks/sequences.py --json
 language_speed = $(BIN)/python benchmarks/language.py --json
 sweep_faults = PYTHONPATH=tests/helpers:experiments $(BIN)/python tests/robustness/sweep_faults.py
-claims = $(BIN)/python -m experiments.papers --tables experiments/tables/tiny --json
+claims = $(BIN)/python -m experiments.papers --judge --tables experiments/tables/tiny --json
 # not in EVIDENCE: it needs RELEASED_CODE=PATH, a checkout of the papers' released code
 released_code = $(train_step) --released-code "$(RELEASED_CODE)"
 # nor these four: they need RUNS=PATH, a folder of run folders, and the first one the extra devinterp

@@ -42,6 +42,8 @@ DARK = (
 """What site.css does to pictures in the dark: 1 - 2 brightness is added to red, green and blue.
 
 Brightness is 0.2 red + 0.6 green + 0.2 blue."""
+FLAG, FLAGGED = r"(?<![\w-])--\w[\w-]*", r'<span class="flag">\g<0></span>'
+"""A flag of the command line, and how it is kept in one piece."""
 ROOT_FILES = ("CITATION.cff", "LICENSE")
 """Files of the root that documents link to."""
 
@@ -89,8 +91,8 @@ def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
 def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
     """Show pictures in a size in which their letters can be read; a click opens a file.
 
-    A picture that is wider than the page scrolls by itself. Notebooks hold theirs as text. Inline
-    code breaks between its words, not inside a flag or a name.
+    A picture that is wider than the page scrolls by itself. Notebooks hold theirs as text. Code
+    breaks between its words, not inside a flag or a name, a cell not inside a number.
     """
 
     def framed(match: re.Match[str]) -> str:
@@ -112,11 +114,17 @@ def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
         return f'<a class="{kind}" href="{source}">{picture}</a>'
 
     def broken(match: re.Match[str]) -> str:
-        code = re.sub(r"--[\w-]+", r'<span class="flag">\g<0></span>', match[1])
+        code = re.sub(FLAG, FLAGGED, match[1])
         code = re.sub(r"(?<=[a-z])([._](?=[a-z])|=(?=&quot;))", r"\1<wbr>", code)
         return f"<code>{code}</code>"
 
+    def kept(match: re.Match[str]) -> str:
+        cell = re.sub(r"(?<=\de)-(?=\d)", "\N{NON-BREAKING HYPHEN}", match[0])
+        return re.sub(r"(\[[^\s\]]+,|\bp) (?=[-+]?\d)", "\\1\N{NO-BREAK SPACE}", cell)
+
     html = re.sub(r"<code>([^<\n]+)</code>", broken, html)
+    html = re.sub(r"<pre>.*?</pre>", lambda of: re.sub(FLAG, FLAGGED, of[0]), html, flags=re.DOTALL)
+    html = re.sub(r"<td.*?</td>", kept, html)
     inline = r"data:image/png;base64,(?P<text>[^\"]+)"
     picture = rf'<img [^>]*?src="(?P<source>{inline}|[^":]+\.png)"[^>]*>'
     html = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", html)

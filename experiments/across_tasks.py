@@ -61,6 +61,8 @@ def _points(x: Number, of: TaskRuns, rows: Rows, label: str, told: str) -> Figur
             axes.scatter(at, unseen, s=14, facecolor=filled, edgecolor=colour, linewidth=0.7)
         for size, colour in zip(sizes, QUALITATIVE, strict=False):
             axes.scatter([], [], s=14, color=colour, label=f"n = {size:,}")
+        if not sizes:
+            axes.scatter([], [], s=14, color=QUALITATIVE[0], label="fitted")
         axes.scatter([], [], s=14, facecolor="none", edgecolor=INK, label="not fitted")
         axes.set(ylim=(-0.03, 1.03), xlabel=label, ylabel="accuracy, left out")
         axes.set_title(told, fontsize=9)

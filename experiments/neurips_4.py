@@ -22,7 +22,7 @@ from papers.rows import Row, Rows
 
 ANSWERS = {
     "symmetric_accuracy": "symmetric answers",
-    "ood_accuracy": "inferential answers",
+    "ood_accuracy": "inferential answers (OOD accuracy)",
 }
 _SHARES = {"symmetric": ("symmetric", SYMMETRIC), "ood": ("inferential", INFERENTIAL)}
 _COURSES = (("x-10", "the rule", INFERENTIAL), ("x-6", "the other order's", SYMMETRIC))
@@ -50,7 +50,7 @@ def best_and_end(rows: Rows, best: str, end: str, colour: str) -> Figure:
     return figure
 
 
-def courses(curves: Sequence[Row]) -> Figure:
+def courses(curves: Sequence[Row], depth: float) -> Figure:
     """Answers to (4, 3) over ID accuracy along training: a panel a gamma, a line a run."""
     gammas = grouped(curves, ("gamma",))
     with single(2.1 * len(gammas), 2.9) as figure:
@@ -63,10 +63,10 @@ def courses(curves: Sequence[Row]) -> Figure:
                     axes.plot(xs, ys, color=colour, linewidth=0.8, alpha=0.7)
                     axes.plot(xs[-1], ys[-1], "o", color=colour, markersize=4)
             axes.set(title=f"gamma {gamma:g}", xlabel="ID accuracy", ylim=(-0.03, 1.03))
-        panels[0].set_ylabel("share of (4, 3)")
+        panels[0].set_ylabel(f"share of (4, 3), {depth:g} layers")
         handles = [Line2D([], [], color=colour, label=name) for _, name, colour in _COURSES]
         handles.append(Line2D([], [], color=INK, marker="o", linestyle="none", label="the end"))
-        figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+        figure.legend(handles=handles, loc="outside lower left", ncols=3, frameon=False)
     return figure
 
 
@@ -82,11 +82,12 @@ def draw(data: section.Data) -> section.Panels:
         ])  # fmt: skip
         curves = grouped(wide.read_curves(wide.curves_table(data.place)), ("n_layers",))
         panels += [
-            [(f"along training, {depth:g} layers", courses(of))] for (depth,), of in curves.items()
+            [(f"along training, {depth:g} layers", courses(of, depth))]
+            for (depth,), of in curves.items()
         ]
     diagram = phase_diagrams(data.rows("depth"), x="gamma", y="n_layers").diagrams[0]
     maps = [
-        (f"{title}, narrow models", accuracy_map(diagram, column))
+        (f"{title},\nnarrow models", accuracy_map(diagram, column))
         for column, title in ANSWERS.items()
     ]
-    return [*panels, [*maps, ("phase, narrow models", phase_map(diagram))]]
+    return [*panels, [*maps, ("phase,\nnarrow models", phase_map(diagram))]]

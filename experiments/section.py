@@ -116,7 +116,8 @@ def make(
             f"{format_seconds(todo.measuring)} of measuring on this machine"
         )
         engine = LocalEngine(workers, device)
-        lacking = unfinished(gather([*needed], asked.scale, asked.out, tables=place, engine=engine))
+        found = gather([*needed], asked.scale, asked.out, tables=place, engine=engine)
+        lacking = unfinished(found, device)
     tables = read_tables(place, scale=asked.scale)
     judged = judge_ledger(tables)  # adjusted together with all others whose tables are there
     data = Data(asked.scale, tables, place, judged, own, asked.out)

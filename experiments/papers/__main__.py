@@ -60,7 +60,7 @@ def run(asked: argparse.Namespace) -> int:
     if not asked.judge:
         engine, quiet = LocalEngine(asked.workers, asked.device), asked.quiet
         found = gather(names, asked.scale, asked.out, tables=tables, engine=engine, quiet=quiet)
-        left = unfinished(found)
+        left = unfinished(found, asked.device)
     ledger = read_ledger(asked.scale, tables)
     write_output(numbers, canonical_json(ledger).encode())
     if left:

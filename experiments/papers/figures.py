@@ -11,6 +11,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 
 from anchor_interp.analysis.similarity import Similarity
 from anchor_interp.models.embeddings import EmbeddingStructure
@@ -31,13 +32,13 @@ VERDICT_STYLES = {
     "not supported": ("#D55E00", "X"),
     "reversed": ("#8C2D04", "v"),
     "inconclusive": ("#E69F00", "s"),
-    "not answerable here": ("#0072B2", "*"),
+    "not answerable here": ("#0072B2", "D"),
     "nothing comparable": ("#56B4E9", "d"),
     "not run": ("#999999", "_"),
 }
 _SMALL = "#0072B2"
 _GROUPS = ("#E69F00", _SMALL, "#009E73", "#CC79A7")
-_MOST, _EDGE = 8.0, 1.05  # effects are cut at so many smallest effects, arrowheads stand beyond
+_MOST, _EDGE = 8.0, 1.1  # effects are cut at so many smallest effects, arrowheads stand beyond
 _HOLLOW = Line2D(
     [], [], label="never came there (hollow)", marker="o", ls="none", color=INK, mfc="none"
 )
@@ -69,7 +70,7 @@ def forest(groups: Mapping[str, Sequence[Judgement]]) -> Figure:
                               "offset points", va="center", weight="bold", size=9)  # fmt: skip
             else:
                 _effect(axes, judged, place, height)
-        axes.set(ylim=(-heights.sum(), 0), xlim=(-1.09 * _MOST, 1.09 * _MOST))
+        axes.set(ylim=(-heights.sum(), 0), xlim=(-1.15 * _MOST, 1.15 * _MOST))
         axes.set_yticks(places, [words if judged else "" for words, judged in lines])
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
@@ -295,7 +296,7 @@ def triangles(similarity: Similarity, low: Corner, up: Corner, *, centred: bool)
 
 
 def embedded_numbers(structure: EmbeddingStructure, keys: Sequence[int]) -> Figure:
-    """Keys at their first two principal components; arrows of 3 (red) and 4 (blue) from some.
+    """Keys, dark to light, at two principal components; arrows of 3 (red) and 4 (blue) from one.
 
     Source: NeurIPS paper, figures 5c and 5d.
     """
@@ -303,11 +304,19 @@ def embedded_numbers(structure: EmbeddingStructure, keys: Sequence[int]) -> Figu
     points = structure.coordinates[:, :2]
     share = structure.eigenvalues / structure.eigenvalues.sum()
     with panel(4.2, 3.9) as (figure, axes):
-        axes.scatter(points[:, 0], points[:, 1], s=0)
-        for key, (x, y), colour in zip(keys, points, colormaps["cividis"](
-            np.linspace(0, 0.85, len(keys))), strict=True):  # fmt: skip
-            axes.text(x, y, str(key), ha="center", va="center", fontsize=8, color=colour)
+        axes.scatter(points[:, 0], points[:, 1], s=24, c=list(keys), cmap="cividis", lw=0.4, ec=INK)
         first = len(keys) // 2 - 6
+        ends = {first + place for step in arrows for place in range(0, 13, step)}
+        for place in sorted(ends):
+            axes.annotate(
+                str(keys[place]),
+                points[place],
+                (4, 4),
+                textcoords="offset points",
+                size=9,
+                zorder=4,
+                path_effects=[withStroke(linewidth=2, foreground="white")],
+            )
         for step, colour in arrows.items():
             for one in range(first, first + 12, step):
                 axes.annotate("", points[one + step], points[one], arrowprops={

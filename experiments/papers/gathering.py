@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from anchor_interp._util.errors import StoreError
 from anchor_interp.runs.config import RunConfig, last_step
 from anchor_interp.runs.measurements import Measure, lacking
@@ -52,14 +54,14 @@ def plan(
     """What :func:`gather` would do for these studies."""
     wanted = [_wanted(name, scale, tables) for name in names]
     runs = {run for of in wanted for run in of.configs}
-    todo = _todo(wanted)
+    todo = _todo(wanted, device)
     folder = SweepFolder(out / "sweep")
     count = LocalEngine(workers, device).slots()
     cost = estimate(todo, folder, workers=count, device=device)
     left = {
         (name, run, step)
         for of in wanted
-        for run in of.todo
+        for run in of.todo.keys() & todo.keys()
         for name in of.study.measures
         for _, step in lacking(folder.runs / run, (MEASURES[name],))
     }
@@ -78,15 +80,15 @@ def gather(
     """The rows of some studies, in each study's order; what is missing is trained and measured.
 
     ``tables`` is the folder of the tables, which are read and written anew. A row is taken as it is
-    if it has every number that the study measures.
+    if it has every number that the study measures, or if its run cannot be made again here.
     """
     folder = SweepFolder(out / "sweep")
     wanted = [_wanted(name, scale, tables) for name in names]
     found: dict[str, Row] = {}
-    if todo := _todo(wanted):
+    if todo := _todo(wanted, "auto" if engine is None else engine.device):
         measures: dict[str, list[Measure]] = {run: [] for run in todo}
         for of in wanted:
-            for run in of.todo:
+            for run in of.todo.keys() & todo.keys():
                 new = map(MEASURES.__getitem__, of.study.measures)
                 measures[run] += [measure for measure in new if measure not in measures[run]]
         every = _grouped(todo.values())
@@ -94,23 +96,25 @@ def gather(
         found = {row["run_id"]: row for row in read_table(folder.path)}
     gathered = {}
     for of in wanted:
-        rows = [
-            of.known[run] if run in of.known else _row(found[run], config, folder, of, scale)
-            for run, config in of.configs.items()
-        ]
-        gathered[of.name] = rows
-        write_rows(tables / f"{of.name}.csv", rows)
+        rows = dict(of.ended)
+        for run in of.todo.keys() & found.keys():
+            row = _row(found[run], of.configs[run], folder, of, scale)
+            if row["status"] == "done" or run not in rows:
+                rows[run] = row
+        gathered[of.name] = [rows[run] for run in of.configs if run in rows]
+        write_rows(tables / f"{of.name}.csv", gathered[of.name])
     return gathered
 
 
-def unfinished(gathered: Mapping[str, Sequence[Row]]) -> list[str]:
-    """Runs that failed, or that lack a number that their study measures."""
+def unfinished(gathered: Mapping[str, Sequence[Row]], device: str = "auto") -> list[str]:
+    """Runs that failed, or lack a number that their study measures and this device could make."""
     return [
         row["run_id"]
         for name, rows in gathered.items()
         for row in rows
         if row["status"] == "failed"
         or (row["status"] == "done" and not _is_measured(row, study(name)))
+        if _is_trained_on(device, row["precision"])
     ]
 
 
@@ -121,16 +125,27 @@ class _Wanted:
     name: str
     study: Study
     configs: dict[str, RunConfig]
-    known: dict[str, Row]  # rows of finished runs with every number that the study measures
+    ended: dict[str, Row]  # rows of finished runs
 
     @property
     def todo(self) -> dict[str, RunConfig]:
-        """The runs without a row."""
-        return {run: config for run, config in self.configs.items() if run not in self.known}
+        """The runs without a row that has every number that the study measures."""
+        measured = {run for run, row in self.ended.items() if _is_measured(row, self.study)}
+        return {run: config for run, config in self.configs.items() if run not in measured}
 
 
-def _todo(wanted: Iterable[_Wanted]) -> dict[str, RunConfig]:
-    return {run: config for of in wanted for run, config in of.todo.items()}
+def _todo(wanted: Iterable[_Wanted], device: str) -> dict[str, RunConfig]:
+    """What a device can train of all that is to be done; says how many runs it cannot."""
+    every = {run: config for of in wanted for run, config in of.todo.items()}
+    todo = {run: one for run, one in every.items() if _is_trained_on(device, one.train.precision)}
+    if gpu := len(every) - len(todo):
+        _LOGGER.info("%d runs need a CUDA GPU and are left as they are", gpu)
+    return todo
+
+
+def _is_trained_on(device: str, precision: str) -> bool:
+    cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    return precision != "tf32" or cuda
 
 
 def _wanted(name: str, scale: str, tables: Path) -> _Wanted:
@@ -146,11 +161,10 @@ def _wanted(name: str, scale: str, tables: Path) -> _Wanted:
                 "the tables"
             )
         ended = {row["run_id"]: row for row in rows if row["status"] == "done"}
-    known = {run: row for run, row in ended.items() if _is_measured(row, found)}
-    if lack := len(ended) - len(known):
+    if lack := sum(not _is_measured(row, found) for row in ended.values()):
         text = "%d of %d finished runs in the table of %s lack numbers that it measures"
         _LOGGER.info(text, lack, len(ended), name)
-    return _Wanted(name, found, configs, known)
+    return _Wanted(name, found, configs, ended)
 
 
 def _is_measured(row: Row, of: Study) -> bool:

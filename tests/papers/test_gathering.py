@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from in_process_engine import Here
 from short import SHORT
 from test_tables import PARTLY_MEASURED, TABLES
@@ -140,6 +141,37 @@ def test_a_run_whose_measurement_fails_is_unfinished(
     found = gather(["decay"], "tiny", gathered, tables=tmp_path, engine=Here(), quiet=True)
     assert len(unfinished(found)) == 2
     assert {row["status"] for row in found["decay"]} == {"done"}
+
+
+def test_a_run_that_fails_leaves_the_row_that_it_has(
+    gathered: Path, without_learning: Path, tmp_path: Path, micro: None
+) -> None:
+    path = without_learning / "decay.csv"
+    first, second = (row["run_id"] for row in read_study(path))
+    place = tmp_path / "other" / "sweep" / "runs" / first
+    place.parent.mkdir(parents=True)
+    place.write_text("a file where the run would be")
+    before = path.read_bytes()
+    found = gather(
+        ["decay"], "tiny", tmp_path / "other", tables=without_learning, engine=Here(), quiet=True
+    )
+    assert [row["run_id"] for row in found["decay"]] == [first, second]
+    assert unfinished(found) == [first]
+    assert path.read_bytes() == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA GPU trains them")
+def test_runs_for_a_gpu_are_left_as_they_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "sweep", None)  # nothing is trained
+    (tmp_path / "solutions.csv").write_bytes(table := (TABLES / "solutions.csv").read_bytes())
+    with caplog.at_level("INFO", "anchor_interp"):
+        found = gather(["solutions"], "tiny", tmp_path / "out", tables=tmp_path)
+    assert unfinished(found) == []
+    assert (tmp_path / "solutions.csv").read_bytes() == table
+    assert "5 runs need a CUDA GPU and are left as they are" in caplog.text
+    assert plan(["solutions"], "tiny", tmp_path, tables=tmp_path).training.todo == 0
 
 
 def test_runs_that_differ_in_their_seeds_are_one_grid() -> None:

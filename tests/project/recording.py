@@ -199,7 +199,7 @@ def _sweep() -> dict[str, Any]:
 
 def _ledger() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        options = ("--tables", "experiments/tables/tiny", "--json", "--quiet", "--out", folder)
+        options = ("--judge", "--tables", "experiments/tables/tiny", "--json", "--out", folder)
         return dict(_leaves(json.loads(_python("-m", "experiments.papers", *options))))
 
 

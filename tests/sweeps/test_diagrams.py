@@ -426,7 +426,7 @@ def test_a_trend_is_missed_only_where_too_few_runs_have_the_accuracy(
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"gamma": (0.5, 0.01), "lr": (-0.4, 0.02)}, ", and falls with learning rate."),
+        ({"gamma": (0.5, 0.01), "lr": (-0.4, 0.02)}, ", and falls on the whole with learning"),
         ({"gamma": (0.2, 0.3)}, "shows no trend with initialisation rate"),
     ],
 )  # fmt: skip

@@ -28,8 +28,8 @@ RankMeasure = Literal["stable_rank", "stable_rank_ratio"]
 TRIANGLE = "#5CF0B8"  # of poor commutativity
 MARKED = ("ood_accuracy", "symmetric_accuracy")
 """Measures whose maps mark poor ID accuracy and poor commutativity."""
-_BUBBLES = {1: ("o", 0.4, "phase 1"), 2: ("o", 0.65, "phase 2"), 3: ("o", 0.92, "phase 3"),
-            0: ("D", 0.5, "undertrained, other")}  # fmt: skip
+_BUBBLES = {1: ("o", 0.4, "memorizing"), 2: ("o", 0.65, "composite, symmetric"),
+            3: ("o", 0.92, "inferential"), 0: ("D", 0.5, "undertrained, other")}  # fmt: skip
 """Marker, diameter as a share of the place, and legend entry by the index of the phase."""
 _EVERY_RUN: Mapping[str, int] = MappingProxyType({})  # instead of a seed's best one
 _WIDTH = 0.9  # share of a cell that its places fill

@@ -184,12 +184,12 @@ def effects(diagrams: Diagrams) -> list[Effect]:
 
 def conclusion(rises: Sequence[Effect], runs: Sequence[RunMark]) -> str:
     """What OOD accuracy goes with, in a sentence; empty if nothing can be said."""
-    ways: dict[str, list[str]] = {"rises with": [], "falls with": [], "shows no trend with": []}
+    up, down, flat = "rises on the whole with", "falls on the whole with", "shows no trend with"
+    ways: dict[str, list[str]] = {up: [], down: [], flat: []}
     for one in rises:
         if one.of == "ood_accuracy" and one.found is not None:
-            trend = "rises with" if one.found.effect > 0 else "falls with"
-            way = trend if one.found.p <= LEVEL else "shows no trend with"
-            ways[way].append(label(one.on))
+            trend = up if one.found.effect > 0 else down
+            ways[trend if one.found.p <= LEVEL else flat].append(label(one.on))
     parts = [f"{way} {' and '.join(axes)}" for way, axes in ways.items() if axes]
     fitted = [not run.censored for run in runs if run.values["ood_accuracy"] is not None]
     if not parts and fitted and sum(fitted) < FEWEST:

@@ -195,12 +195,11 @@ def circuit_baselines(comparison: "CircuitComparison") -> "Figure":
         axes.plot(accuracy, range(len(values)), "o", color=CHOSEN, label="accuracy")
         axes.plot(difference, range(len(values)), "s", mfc="none", color=REFERENCE,
                   label="logit difference")  # fmt: skip
-        for scores, marker, ink in (
-            (comparison.random_accuracy, "o", CHOSEN),
-            (comparison.random_logit_difference, "s", REFERENCE),
+        for scores, marker, ink, place in (
+            (comparison.random_accuracy, "o", CHOSEN, len(values) - 0.2),
+            (comparison.random_logit_difference, "s", REFERENCE, len(values) + 0.2),
         ):
-            places = [len(values)] * len(scores)
-            axes.plot(scores, places, marker, mfc="none", ms=4, alpha=0.5, color=ink)
+            axes.plot(scores, [place] * len(scores), marker, mfc="none", ms=4, color=ink)
         axes.set_yticks(range(len(names)), names, fontsize=9)
         axes.axvline(1, color=INK, linewidth=0.8, linestyle=":")
         axes.set(xlabel="faithfulness", ylim=(len(names) - 0.5, -0.5))
@@ -231,6 +230,7 @@ def stable_ranks(complexity: "Complexity") -> "Figure":
         axes.invert_yaxis()
         axes.set(xlabel="stable rank", xscale="log")
         style.plain_ticks(axes.xaxis)
+        axes.set_xlim(max(tick for tick in axes.get_xticks() if tick <= axes.get_xlim()[0]))
         style.legend_above(axes, columns=3)
         axes.grid(alpha=0.25, axis="x")
     return figure
@@ -275,7 +275,7 @@ def spectra(complexity: "Complexity") -> "Figure":
         axes.set(xlabel="index", ylabel="singular value / largest", yscale="log", xscale="log")
         axes.grid(alpha=0.25)
         if len(layers) <= 4:
-            axes.legend(frameon=False, fontsize=9)
+            style.legend_above(axes, columns=4)
     return figure
 
 
