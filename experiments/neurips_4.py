@@ -22,7 +22,7 @@ from papers.rows import Row, Rows
 
 ANSWERS = {
     "symmetric_accuracy": "symmetric answers",
-    "ood_accuracy": "inferential answers (OOD accuracy)",
+    "ood_accuracy": "OOD accuracy",
 }
 _SHARES = {"symmetric": ("symmetric", SYMMETRIC), "ood": ("inferential", INFERENTIAL)}
 _COURSES = (("x-10", "the rule", INFERENTIAL), ("x-6", "the other order's", SYMMETRIC))
@@ -87,7 +87,6 @@ def draw(data: section.Data) -> section.Panels:
         ]
     diagram = phase_diagrams(data.rows("depth"), x="gamma", y="n_layers").diagrams[0]
     maps = [
-        (f"{title},\nnarrow models", accuracy_map(diagram, column))
-        for column, title in ANSWERS.items()
+        (f"narrow: {title}", accuracy_map(diagram, column)) for column, title in ANSWERS.items()
     ]
-    return [*panels, [*maps, ("phase,\nnarrow models", phase_map(diagram))]]
+    return [*panels, [*maps, ("narrow: phase", phase_map(diagram))]]

@@ -308,15 +308,10 @@ def embedded_numbers(structure: EmbeddingStructure, keys: Sequence[int]) -> Figu
         first = len(keys) // 2 - 6
         ends = {first + place for step in arrows for place in range(0, 13, step)}
         for place in sorted(ends):
-            axes.annotate(
-                str(keys[place]),
-                points[place],
-                (4, 4),
-                textcoords="offset points",
-                size=9,
-                zorder=4,
-                path_effects=[withStroke(linewidth=2, foreground="white")],
-            )
+            beside = 4, 4 if (place - first) % 3 == 0 else -11
+            axes.annotate(str(keys[place]), points[place], beside, textcoords="offset points",
+                          size=9, zorder=4,
+                          path_effects=[withStroke(linewidth=2, foreground="white")])  # fmt: skip
         for step, colour in arrows.items():
             for one in range(first, first + 12, step):
                 axes.annotate("", points[one + step], points[one], arrowprops={
