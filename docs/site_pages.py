@@ -9,7 +9,7 @@ import ast
 import posixpath
 import re
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,6 @@ DARK = (
 """What site.css does to pictures in the dark: 1 - 2 brightness is added to red, green and blue.
 
 Brightness is 0.2 red + 0.6 green + 0.2 blue."""
-FLAG, FLAGGED = r"(?<![\w-])--\w[\w-]*", r'<span class="flag">\g<0></span>'
-"""A flag of the command line, and how it is kept in one piece."""
 ROOT_FILES = ("CITATION.cff", "LICENSE")
 """Files of the root that documents link to."""
 
@@ -114,21 +112,34 @@ def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
         return f'<a class="{kind}" href="{source}">{picture}</a>'
 
     def broken(match: re.Match[str]) -> str:
-        code = re.sub(FLAG, FLAGGED, match[1])
-        code = re.sub(r"(?<=[a-z])([._](?=[a-z])|=(?=&quot;))", r"\1<wbr>", code)
+        code = re.sub(r"(?<=[a-z])([._](?=[a-z])|=(?=&quot;))", r"\1<wbr>", _flags(match[1]))
         return f"<code>{code}</code>"
 
-    def kept(match: re.Match[str]) -> str:
-        cell = re.sub(r"(?<=\de)-(?=\d)", "\N{NON-BREAKING HYPHEN}", match[0])
-        return re.sub(r"(\[[^\s\]]+,|\bp) (?=[-+]?\d)", "\\1\N{NO-BREAK SPACE}", cell)
-
     html = re.sub(r"<code>([^<\n]+)</code>", broken, html)
-    html = re.sub(r"<pre>.*?</pre>", lambda of: re.sub(FLAG, FLAGGED, of[0]), html, flags=re.DOTALL)
-    html = re.sub(r"<td.*?</td>", kept, html)
+    html = _texts(r"(<pre.*?</pre>|<code.*?</code>|<[^>]+>)", html, _kept)
+    html = re.sub(
+        r"<pre.*?</pre>", lambda of: _texts(r"(<[^>]+>)", of[0], _flags), html, flags=re.S
+    )
     inline = r"data:image/png;base64,(?P<text>[^\"]+)"
     picture = rf'<img [^>]*?src="(?P<source>{inline}|[^":]+\.png)"[^>]*>'
-    html = re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", html)
     return DARK + re.sub(picture, framed, html)
+
+
+def _texts(others: str, html: str, change: Callable[[str], str]) -> str:
+    """Change what stands between tags and other parts, which a group of the expression holds."""
+    parts = re.split(others, html, flags=re.S)
+    return "".join(part if place % 2 else change(part) for place, part in enumerate(parts))
+
+
+def _kept(text: str) -> str:
+    """Numbers stay whole: powers of ten, intervals, shares."""
+    text = re.sub(r"[\d.]+e-\d+", r'<span class="flag">\g<0></span>', text)
+    text = re.sub(r"(\[[-+\d.]+,|\bp) (?=[-+\d.]+)", "\\1\N{NO-BREAK SPACE}", text)
+    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
+
+
+def _flags(code: str) -> str:
+    return re.sub(r"(?<![\w-])--\w[\w-]*", r'<span class="flag">\g<0></span>', code)
 
 
 def _readable_width(file: Path | BytesIO) -> int:

@@ -22,7 +22,7 @@ from papers.rows import Row, Rows
 
 ANSWERS = {
     "symmetric_accuracy": "symmetric answers",
-    "ood_accuracy": "OOD accuracy",
+    "ood_accuracy": "inferential (OOD)",
 }
 _SHARES = {"symmetric": ("symmetric", SYMMETRIC), "ood": ("inferential", INFERENTIAL)}
 _COURSES = (("x-10", "the rule", INFERENTIAL), ("x-6", "the other order's", SYMMETRIC))

@@ -32,7 +32,7 @@ VERDICT_STYLES = {
     "not supported": ("#D55E00", "X"),
     "reversed": ("#8C2D04", "v"),
     "inconclusive": ("#E69F00", "s"),
-    "not answerable here": ("#0072B2", "D"),
+    "not answerable here": ("#0072B2", "^"),
     "nothing comparable": ("#56B4E9", "d"),
     "not run": ("#999999", "_"),
 }
@@ -296,7 +296,7 @@ def triangles(similarity: Similarity, low: Corner, up: Corner, *, centred: bool)
 
 
 def embedded_numbers(structure: EmbeddingStructure, keys: Sequence[int]) -> Figure:
-    """Keys, dark to light, at two principal components; arrows of 3 (red) and 4 (blue) from one.
+    """Keys, dark to light, at their first two components; arrows of 3 (red) and 4 (blue) from one.
 
     Source: NeurIPS paper, figures 5c and 5d.
     """

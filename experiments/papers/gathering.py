@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
+from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import StoreError
 from anchor_interp.runs.config import RunConfig, last_step
 from anchor_interp.runs.measurements import Measure, lacking
@@ -65,7 +64,8 @@ def plan(
         for name in of.study.measures
         for _, step in lacking(folder.runs / run, (MEASURES[name],))
     }
-    return Plan(len(runs), len(runs) - len(todo), cost, sum(SECONDS[n] for n, *_ in left) / count)
+    known = len(runs - {run for of in wanted for run in of.todo})
+    return Plan(len(runs), known, cost, sum(SECONDS[n] for n, *_ in left) / count)
 
 
 def gather(
@@ -79,8 +79,8 @@ def gather(
 ) -> dict[str, list[Row]]:
     """The rows of some studies, in each study's order; what is missing is trained and measured.
 
-    ``tables`` is the folder of the tables, which are read and written anew. A row is taken as it is
-    if it has every number that the study measures, or if its run cannot be made again here.
+    ``tables`` is the folder of the tables, which are read and written anew. The row of a finished
+    run stays, unless the run ends once more with all the numbers that the row has.
     """
     folder = SweepFolder(out / "sweep")
     wanted = [_wanted(name, scale, tables) for name in names]
@@ -95,18 +95,21 @@ def gather(
         sweep(every, folder.path, engine=engine, measures=measures, quiet=quiet)
         found = {row["run_id"]: row for row in read_table(folder.path)}
     gathered = {}
+    tables.mkdir(parents=True, exist_ok=True)
     for of in wanted:
-        rows = dict(of.ended)
+        rows = dict(of.rows)
         for run in of.todo.keys() & found.keys():
-            row = _row(found[run], of.configs[run], folder, of, scale)
-            if row["status"] == "done" or run not in rows:
+            row, old = _row(found[run], of.configs[run], folder, of, scale), rows.get(run)
+            richer = row["status"] == "done" and _measured(row) >= _measured(old or {})
+            if old is None or old["status"] != "done" or richer:
                 rows[run] = row
         gathered[of.name] = [rows[run] for run in of.configs if run in rows]
-        write_rows(tables / f"{of.name}.csv", gathered[of.name])
+        if rows:
+            write_rows(tables / f"{of.name}.csv", gathered[of.name])
     return gathered
 
 
-def unfinished(gathered: Mapping[str, Sequence[Row]], device: str = "auto") -> list[str]:
+def unfinished(gathered: Mapping[str, Sequence[Row]], device: str) -> list[str]:
     """Runs that failed, or lack a number that their study measures and this device could make."""
     return [
         row["run_id"]
@@ -125,12 +128,13 @@ class _Wanted:
     name: str
     study: Study
     configs: dict[str, RunConfig]
-    ended: dict[str, Row]  # rows of finished runs
+    rows: dict[str, Row]  # those of the earlier table
 
     @property
     def todo(self) -> dict[str, RunConfig]:
         """The runs without a row that has every number that the study measures."""
-        measured = {run for run, row in self.ended.items() if _is_measured(row, self.study)}
+        rows = {run: row for run, row in self.rows.items() if row["status"] == "done"}
+        measured = {run for run, row in rows.items() if _is_measured(row, self.study)}
         return {run: config for run, config in self.configs.items() if run not in measured}
 
 
@@ -139,18 +143,17 @@ def _todo(wanted: Iterable[_Wanted], device: str) -> dict[str, RunConfig]:
     every = {run: config for of in wanted for run, config in of.todo.items()}
     todo = {run: one for run, one in every.items() if _is_trained_on(device, one.train.precision)}
     if gpu := len(every) - len(todo):
-        _LOGGER.info("%d runs need a CUDA GPU and are left as they are", gpu)
+        _LOGGER.info("%d runs need a CUDA GPU and are not trained", gpu)
     return todo
 
 
 def _is_trained_on(device: str, precision: str) -> bool:
-    cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
-    return precision != "tf32" or cuda
+    return precision != "tf32" or resolve_device(device).type == "cuda"
 
 
 def _wanted(name: str, scale: str, tables: Path) -> _Wanted:
     configs, found = study_sweep(name, scale).configs(), study(name)
-    ended: dict[str, Row] = {}
+    earlier: dict[str, Row] = {}
     if (path := tables / f"{name}.csv").is_file():
         rows = read_study(path)
         check_scale(rows, scale, path)
@@ -160,15 +163,20 @@ def _wanted(name: str, scale: str, tables: Path) -> _Wanted:
                 f"{scale}, such as {other[0]}; remove these lines, or name another folder for "
                 "the tables"
             )
-        ended = {row["run_id"]: row for row in rows if row["status"] == "done"}
-    if lack := sum(not _is_measured(row, found) for row in ended.values()):
+        earlier = {row["run_id"]: row for row in rows}
+    ended = [row for row in earlier.values() if row["status"] == "done"]
+    if lack := sum(not _is_measured(row, found) for row in ended):
         text = "%d of %d finished runs in the table of %s lack numbers that it measures"
         _LOGGER.info(text, lack, len(ended), name)
-    return _Wanted(name, found, configs, ended)
+    return _Wanted(name, found, configs, earlier)
 
 
 def _is_measured(row: Row, of: Study) -> bool:
-    return set(of.measures) <= set((row.get("measured") or "").split())
+    return set(of.measures) <= _measured(row)
+
+
+def _measured(row: Row) -> set[str]:
+    return set((row.get("measured") or "").split())
 
 
 def _grouped(configs: Iterable[RunConfig]) -> Sweep:

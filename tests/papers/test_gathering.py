@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from in_process_engine import Here
 from short import SHORT
 from test_tables import PARTLY_MEASURED, TABLES
@@ -139,7 +138,7 @@ def test_a_run_whose_measurement_fails_is_unfinished(
 ) -> None:
     monkeypatch.setitem(measures.MEASURES, "learning", Measure("bad", f"{__name__}:failing"))
     found = gather(["decay"], "tiny", gathered, tables=tmp_path, engine=Here(), quiet=True)
-    assert len(unfinished(found)) == 2
+    assert len(unfinished(found, "cpu")) == 2
     assert {row["status"] for row in found["decay"]} == {"done"}
 
 
@@ -156,22 +155,40 @@ def test_a_run_that_fails_leaves_the_row_that_it_has(
         ["decay"], "tiny", tmp_path / "other", tables=without_learning, engine=Here(), quiet=True
     )
     assert [row["run_id"] for row in found["decay"]] == [first, second]
-    assert unfinished(found) == [first]
+    assert unfinished(found, "cpu") == [first]
     assert path.read_bytes() == before
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA GPU trains them")
+def test_a_run_that_measures_less_leaves_the_row_that_it_has(
+    gathered: Path, tmp_path: Path, micro: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = (gathered / "tables" / "decay.csv").read_text()
+    (tmp_path / "decay.csv").write_text(table.replace("learning embedding", "embedding"))
+    before = (tmp_path / "decay.csv").read_bytes()
+    monkeypatch.setitem(measures.MEASURES, "embedding", Measure("bad", f"{__name__}:failing"))
+    gather(["decay"], "tiny", gathered, tables=tmp_path, engine=Here(), quiet=True)
+    assert (tmp_path / "decay.csv").read_bytes() == before
+
+
 def test_runs_for_a_gpu_are_left_as_they_are(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gathering, "sweep", None)  # nothing is trained
-    (tmp_path / "solutions.csv").write_bytes(table := (TABLES / "solutions.csv").read_bytes())
+    path, names = tmp_path / "solutions.csv", ["solutions"]
+    table = (TABLES / "solutions.csv").read_text().replace(",done,", ",diverged,", 1)
+    path.write_text(table)
+    todo = plan(names, "tiny", tmp_path, tables=tmp_path, workers=1, device="cpu")
+    rows = read_study(path)
+    unmeasured = sum(row["status"] != "done" or row["measured"] is None for row in rows)
+    assert (todo.runs - todo.known, todo.training.todo) == (unmeasured, 0)
     with caplog.at_level("INFO", "anchor_interp"):
-        found = gather(["solutions"], "tiny", tmp_path / "out", tables=tmp_path)
-    assert unfinished(found) == []
-    assert (tmp_path / "solutions.csv").read_bytes() == table
-    assert "5 runs need a CUDA GPU and are left as they are" in caplog.text
-    assert plan(["solutions"], "tiny", tmp_path, tables=tmp_path).training.todo == 0
+        found = gather(names, "tiny", tmp_path / "out", tables=tmp_path, engine=Here())
+    assert unfinished(found, "cpu") == []
+    assert path.read_text() == table
+    assert f"{unmeasured} runs need a CUDA GPU and are not trained" in caplog.text
+    path.unlink()
+    assert gather(names, "tiny", tmp_path / "out", tables=tmp_path, engine=Here()) == {names[0]: []}
+    assert not path.exists()
 
 
 def test_runs_that_differ_in_their_seeds_are_one_grid() -> None:
@@ -207,7 +224,7 @@ def test_complete_tables_stay_as_they_are(tmp_path: Path) -> None:
     names = [name for name in studies.STUDIES if (place / f"{name}.csv").is_file()]
     names = [name for name in names if name not in PARTLY_MEASURED]
     found = gather(names, "tiny", tmp_path / "out", tables=place)
-    assert unfinished(found) == []
+    assert unfinished(found, "cpu") == []
     for path in complete:
         assert (place / path.name).read_bytes() == path.read_bytes(), path.name
     assert not (tmp_path / "out").exists()

@@ -21,6 +21,7 @@ from anchor_interp.pages.diagram_marks import COLOURS
 from anchor_interp.pages.diagram_page import (
     conclusion,
     effects,
+    highest,
     render_diagrams,
     write_diagrams,
 )
@@ -28,7 +29,7 @@ from anchor_interp.pages.style import inline_svg
 from anchor_interp.sweeps.cells import STATE_MARKS, Cell
 from anchor_interp.sweeps.diagrams import Band, Diagrams, phase_diagrams, summary
 from anchor_interp.sweeps.effects import Effect, Estimate, effect
-from anchor_interp.sweeps.settings import TableRow
+from anchor_interp.sweeps.settings import TableRow, words
 from anchor_interp.sweeps.typed import named_values
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{ 7*7 }}"
@@ -426,7 +427,10 @@ def test_a_trend_is_missed_only_where_too_few_runs_have_the_accuracy(
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"gamma": (0.5, 0.01), "lr": (-0.4, 0.02)}, ", and falls on the whole with learning"),
+        (
+            {"gamma": (0.5, 0.01), "lr": (-0.4, 0.02)},
+            ", and falls on the whole with learning rate.",
+        ),
         ({"gamma": (0.2, 0.3)}, "shows no trend with initialisation rate"),
     ],
 )  # fmt: skip
@@ -438,6 +442,18 @@ def test_a_trend_has_a_direction_only_if_it_is_there(
         for on, (size, p) in values.items()
     ]
     assert words in conclusion(found, [])
+
+
+def test_the_highest_mean_names_its_cells() -> None:
+    ood = {(0.3, 0.1): 0.2, (0.3, 1): 0.501, (0.9, 0.1): 0.502, (0.9, 1): 0.1}
+    rows = [done(seed, ood=mean, gamma=gamma, weight_decay=decay)
+            for (gamma, decay), mean in ood.items() for seed in range(2)]  # fmt: skip
+    (diagram,) = phase_diagrams(rows).diagrams
+    places = [(cell, diagram.place(cell)) for cell in diagram.cells]
+    first, second = (words({"gamma": g, "weight_decay": d}) for g, d in ((0.9, 0.1), (0.3, 1)))
+    assert highest(places) == f"Its highest mean is 0.50, at {first} and at {second}."
+    assert highest(places[:1]).endswith(f" at {words(places[0][1])}.")
+    assert highest([]) == ""
 
 
 def test_unsuitable_folder_is_refused(tmp_path: Path) -> None:

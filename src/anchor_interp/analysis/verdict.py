@@ -162,9 +162,9 @@ _MOST_EVIDENCE = 3
 def judged() -> str:
     """How good the verdict is on runs that it was not fitted on, as a sentence."""
     return (
-        f"On judged runs the verdict names a phase in {100 * COVERAGE:.0f} %, rightly in "
-        f"{100 * ACCURACY:.0f} % of these (mean over phases). They have two layers, one head and "
-        "a width of at most 128; elsewhere it is worse."
+        f"On runs that it was not fitted on, the verdict names a phase in {100 * COVERAGE:.0f} %, "
+        f"and the right one in {100 * ACCURACY:.0f} % of these (mean over phases). They have two "
+        "layers, one head and a width of at most 128; elsewhere it is worse."
     )
 
 

@@ -31,7 +31,8 @@ def along_axis(diagram: Diagram, *, best_over: Mapping[str, int] | None = None) 
 
     values, ticks = diagram.rows, diagram.x.values
     few = all(len(cell.runs) <= 3 for cell in diagram.cells)
-    width = max(3.3, 0.9 + (0.34 if few else 0.5) * len(ticks))
+    letters = max(len(word(tick)) for tick in ticks)
+    width = max(3.3, 0.9 + max(0.34 if few else 0.5, 0.1 + 0.07 * letters) * len(ticks))
     with style.single(width, 1.0 + 1.35 * len(values)) as figure:
         panels = figure.subplots(len(values), 1, sharex=True, squeeze=False)[:, 0]
         for axes, value in zip(panels, reversed(values), strict=True):

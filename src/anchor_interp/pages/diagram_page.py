@@ -31,7 +31,7 @@ from anchor_interp.pages.page import (
     template_text,
 )
 from anchor_interp.runs.phase import meanings
-from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, RunMark, in_order, measure_label
+from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, Cell, RunMark, in_order, measure_label
 from anchor_interp.sweeps.diagrams import Diagram, Diagrams, phase_diagrams, summary
 from anchor_interp.sweeps.effects import FEWEST, LEVEL, Effect, effect
 from anchor_interp.sweeps.settings import TableRow, Value, label, listed, word, words
@@ -130,6 +130,7 @@ def render_diagrams(
         "diagrams.html.jinja",
         [],
         conclusion=conclusion(rises, diagrams.runs),
+        highest=highest(places),
         effects=rises,
         styles=["diagrams.css"],
         title=f"Phases of {name}",
@@ -195,6 +196,16 @@ def conclusion(rises: Sequence[Effect], runs: Sequence[RunMark]) -> str:
     if not parts and fitted and sum(fitted) < FEWEST:
         parts = [f"has no trend yet: {FEWEST} fitted runs are needed"]
     return f"OOD accuracy {', and '.join(parts)}." if parts else ""
+
+
+def highest(places: Sequence[tuple[Cell, Mapping[str, Value]]]) -> str:
+    """Where the mean of OOD accuracy is highest, in a sentence; empty if no cell has one."""
+    means = {words(place): cell.measures["ood_accuracy"].mean for cell, place in places}
+    shown = {place: f"{mean:z.2f}" for place, mean in means.items() if mean is not None}
+    best = max(shown.values(), default="")
+    at = [place for place, mean in shown.items() if mean == best]
+    where = " and at ".join(at) if len(at) < 3 else f"{at[0]} and {len(at) - 1} other cells"
+    return f"Its highest mean is {best}, at {where}." if at else ""
 
 
 def _listed(values: Mapping[str, tuple[Value, ...]]) -> list[tuple[str, str]]:

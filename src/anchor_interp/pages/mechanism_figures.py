@@ -51,15 +51,10 @@ def information_flow(
     with panel(max(3.6, 0.33 * length + 0.95), 0.95 * n_layers + 1.25) as (figure, axes):
         for layer, query, key in np.argwhere((attention > 0.02) | kept).tolist():
             chosen, counts = bool(kept[layer, query, key]), bool(reachable[layer, query, key])
-            axes.plot(
-                (key, query),
-                (layer + 0.13, layer + 0.87),
-                linewidth=0.5 + 3.5 * attention[layer, query, key],
-                color=CHOSEN if chosen else INK,
-                alpha=1 if chosen else 0.3 + 0.7 * relative[layer, query, key] if counts else 0.15,
-                zorder=3 if chosen else 2,
-                solid_capstyle="round",
-            )
+            alpha = 1 if chosen else 0.3 + 0.7 * relative[layer, query, key] if counts else 0.15
+            axes.plot((key, query), (layer + 0.13, layer + 0.87), alpha=alpha, zorder=2 + chosen,
+                      linewidth=0.5 + 3.5 * attention[layer, query, key],
+                      color=CHOSEN if chosen else INK, solid_capstyle="round")  # fmt: skip
         one = len(flow.tokens) == 1
         for position, role in enumerate(flow.roles):
             name = _ROLE_NAMES.get(role, "")
@@ -129,15 +124,10 @@ def cluster_map(clusters: "Clusters") -> "Figure":
     with panel(4.0, 4.2) as (figure, axes):
         for index, pair in enumerate(clusters.pairs):
             across, up = clusters.embedding[clusters.pair == index, :2].T
-            axes.scatter(
-                across,
-                up,
-                s=14,
-                linewidths=0.8,
-                color=style.colour(unordered.index((min(pair), max(pair)))),
-                marker="o" if pair[0] <= pair[1] else "x",
-                label=f"({pair[0]}, {pair[1]})",
-            )
+            first, last = sorted(pair)
+            axes.scatter(across, up, s=14, linewidths=0.8, label=f"({pair[0]}, {pair[1]})",
+                         color=style.colour(unordered.index((first, last))),
+                         marker="o" if pair == (first, last) else "x")  # fmt: skip
         axes.set(xticks=[], yticks=[], xlabel="t-SNE 1", ylabel="t-SNE 2")
         style.legend_below(figure, axes, columns=4)
     return figure
@@ -263,14 +253,10 @@ def spectra(complexity: "Complexity") -> "Figure":
             if not len(values):
                 continue
             label = _matrix_name(entry.name, entry.layer)
-            axes.plot(
-                np.arange(1, len(values) + 1),
-                values / values[0],
-                {"QK": "-", "OV": "--"}[entry.name],
-                color=style.colour(layers.index(entry.layer)),
-                linewidth=1.2,
-                label=None if label in labelled else label,
-            )
+            line, colour = {"QK": "-", "OV": "--"}[entry.name], layers.index(entry.layer)
+            axes.plot(range(1, len(values) + 1), values / values[0], line, linewidth=1.2,
+                      color=style.colour(colour),
+                      label=None if label in labelled else label)  # fmt: skip
             labelled.add(label)
         axes.set(xlabel="index", ylabel="singular value / largest", yscale="log", xscale="log")
         axes.grid(alpha=0.25)
