@@ -35,7 +35,7 @@ def curves(rows: Rows) -> Figure:
                 mean = np.exp(np.mean([losses for _, losses in mine], axis=0))
                 axes.plot(mine[0][0] / 1e6, mean, color=colour, label=f"$\\gamma$ {gamma:g}")
         if found is not None:
-            axes.axvline(found / 1e6, color="0.4", linewidth=0.8, label="the means cross")
+            axes.axvline(found / 1e6, color="0.4", linewidth=0.8, label="the last crossing")
         axes.set(xscale="log", yscale="log", ylabel="perplexity, held out")
         axes.set_xlabel("tokens seen (millions)")
         axes.minorticks_off()

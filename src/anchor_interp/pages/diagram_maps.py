@@ -107,7 +107,7 @@ def rank_map(diagram: Diagram, measure: RankMeasure) -> "Figure":
     """
     with _map_figure(diagram, legend=1.5, bar=0.55) as figure:
         handles = _draw_ranks(figure.subplots(), diagram, measure)
-        add_legend(figure, handles, columns=min(4, int(figure.get_figwidth())))
+        add_legend(figure, handles, columns=2)
     return figure
 
 

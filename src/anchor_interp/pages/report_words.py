@@ -101,7 +101,7 @@ def _of_pairs(e: Evaluation) -> Mapping[str, _Row]:
         train = ("training cells", "on fresh sequences", e.cells.seen_train_keys)
     other_order = "unseen pairs, target of the other order"
     if e.symmetric_accuracy is None and e.commutativity is not None:
-        other_order += "; none is defined here, so commutativity decides"
+        other_order += "; none is defined here: see commutativity"
     return {
         "train_accuracy": (*train, t.train),
         "id_accuracy": ("ID accuracy", "seen pairs, test keys", e.id_accuracy, t.id),
