@@ -11,7 +11,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import nbformat
 import pytest
@@ -22,7 +23,7 @@ import anchor_interp
 from anchor_interp.cli.main import command_line
 from papers.claims import CLAIMS
 from site_notebooks import NOTEBOOKS as PAGES_OF_NOTEBOOKS
-from site_pages import nav_pages
+from site_pages import nav_pages, on_page_content
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(900)  # the build, on a busy machine
@@ -89,6 +90,22 @@ def test_the_site_is_short(site: Path) -> None:
     }
     assert len(words) > 20
     assert sum(words.values()) <= 14_000, words
+
+
+def test_numbers_and_flags_stay_whole_and_code_stays_code() -> None:
+    code = "<pre><code>x = 16 % 3 [1, 2] 1e-5</code></pre>"
+    page = (
+        f'{code}<pre><span style="--a: 1">run --out x</span></pre>'
+        '<td><a href="runs/4e-5.html">[0.1, 0.2], 80 %, p 0.05, 3e-05</a></td>'
+    )
+    of = SimpleNamespace(file=SimpleNamespace(src_uri="guide.md"))
+    shown = on_page_content(page, page=cast(Any, of))
+    assert code in shown
+    assert '<span style="--a: 1">run <span class="flag">--out</span> x</span>' in shown
+    space = "\N{NO-BREAK SPACE}"
+    assert f">[0.1,{space}0.2], 80{space}%, p{space}0.05, " in shown
+    assert '<a href="runs/4e-5.html">' in shown
+    assert '<span class="flag">3e-05</span>' in shown
 
 
 def test_docstrings_are_readable(site: Path) -> None:
