@@ -159,9 +159,7 @@ def aligned_examples(examples: Examples) -> Examples:
     where = np.stack([examples.at, *examples.places.values()])
     _, which, n = np.unique(where, axis=1, return_inverse=True, return_counts=True)
     kept = examples[which.ravel() == n.argmax()][: 2 * MOST]
-    at = int(kept.at[0])
-    places = {name: where for name, where in kept.places.items() if where[0] <= at}
-    return Examples(kept.tokens[:, : at + 1], kept.answers, kept.wrong, places=places)
+    return kept.until(int(kept.at[0]) + 1)
 
 
 def pruned_on_examples(

@@ -21,6 +21,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import Edit, activations, hooked
 from anchor_interp.interventions.masks import mask_edges
+from anchor_interp.models.rows import Rows
 from anchor_interp.models.transformer import Edges, HookedTransformer, Inputs
 
 
@@ -74,7 +75,9 @@ class MeanEdgeOutputs:
         return torch.einsum("bhqk,hqkd->bqhd", edges.to(products), products)
 
 
-def edge_outputs(model: HookedTransformer, tokens: Inputs, *, mlps: bool = False) -> EdgeOutputs:
+def edge_outputs(
+    model: HookedTransformer, tokens: Inputs | Rows, *, mlps: bool = False
+) -> EdgeOutputs:
     """Record what every edge carries in some sequences; hooks attached to the model act."""
     blocks = [f"blocks.{layer}." for layer in range(model.cfg.n_layers)]
     mlps = mlps and not model.cfg.attn_only

@@ -25,8 +25,9 @@ from anchor_interp.interventions.ablation import (
     edge_outputs,
 )
 from anchor_interp.models.finite import check_finite
-from anchor_interp.models.forward import answer_logits, answer_positions
-from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal, finite_rows
+from anchor_interp.models.forward import answer_logits
+from anchor_interp.models.rows import Rows, finite_rows
+from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal
 from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.sequences import Sequences, as_examples
 
@@ -111,14 +112,16 @@ class EdgeAblation(Readable):
         checked(seed, int, "seed", low=0)
         examples = _aligned(sequences)
         self.model = model
-        self.tokens = finite_rows(model, examples)
+        self.rows = finite_rows(model, examples)
         self.at = int(examples.at[0])
-        self._read = answer_positions(examples, self.tokens.device)
         self.roles = examples.names
-        length, mlps = self.tokens.shape[1], parts != "edges"
+        length, mlps = examples.tokens.shape[1], parts != "edges"
         self.reachable = reachable_edges(model, length, read=self.at, mlps=mlps)
+        if self.rows.attention_mask is not None:  # padding sends and receives nothing
+            places = np.flatnonzero(~examples.inside.any(0))
+            self.reachable[..., places] = self.reachable[..., places, :] = False
         self.answers, self._wrong, self._whose = self._answers(sequences)
-        own = edge_outputs(model, self.tokens, mlps=mlps)
+        own = edge_outputs(model, self.rows, mlps=mlps)
         self.attention: np.ndarray = own.patterns.double().mean(1).cpu().numpy()
         self._reference, self._pairs = self._references(own, references, seed)
         none = np.zeros_like(self.reachable)
@@ -130,7 +133,7 @@ class EdgeAblation(Readable):
         return len(single_parts(self.reachable, self.parts)[0])
 
     def _summary(self) -> str:
-        n, length = self.tokens.shape
+        n, length = self.rows.tokens.shape
         return (
             f"{self.ablation} ablation in {n} sequences of {length} tokens; "
             f"{self.n_parts} {self.parts} can reach the output\n"
@@ -162,9 +165,7 @@ class EdgeAblation(Readable):
             return torch.cat([correct, difference, logits.log_softmax(-1).gather(1, answer)], 1)
 
         edges = torch.from_numpy(ablated)[:, None]
-        scores = run_ablated(
-            self.model, self.tokens, edges, self._pairs, self._reference, score, at=self._read
-        )
+        scores = run_ablated(self.model, self.rows, edges, self._pairs, self._reference, score)
         means: Float[np.ndarray, "3 circuit"] = scores.mean(1).T
         return means
 
@@ -189,7 +190,7 @@ class EdgeAblation(Readable):
     def _answers(self, given: Any) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"] | None, str]:
         """Right answers (or the model's own), wrong ones, and what the right ones are."""
         with torch.no_grad():
-            logits = answer_logits(self.model, self.tokens, self._read)
+            logits = answer_logits(self.model, self.rows)
         check_finite(logits, "the model's logits")
         if not isinstance(given, Examples) or given.answers is None:
             return logits.argmax(-1), None, "the model's own answers"
@@ -201,7 +202,7 @@ class EdgeAblation(Readable):
         self, own: EdgeOutputs, references: _References | None, seed: int
     ) -> tuple[EdgeOutputs | MeanEdgeOutputs | None, Pairs]:
         """What ablated edges carry, and which reference each sequence takes."""
-        n = len(self.tokens)
+        n = len(self.rows)
         each = np.arange(n)
         if self.ablation == "zero":
             checked(references, type(None), "the references of zero ablation")
@@ -227,34 +228,32 @@ class EdgeAblation(Readable):
 @torch.no_grad()
 def run_ablated(
     model: HookedTransformer,
-    tokens: Int64[Tensor, "n length"],
+    rows: Rows,
     ablated: Bool[Tensor, "circuit batch layer head query key"],
     pairs: Pairs,
     reference: EdgeOutputs | MeanEdgeOutputs | None,
     score: Callable[[Tensor, Tensor], Tensor],
-    *,
-    at: Int64[Tensor, " n"] | None = None,
 ) -> Float[np.ndarray, "circuit pair metric"]:
     """Score every pair of a sequence and a reference under every set of ablated edges.
 
-    ``score`` takes logits in float64, at the position ``at`` of each sequence (the last one if
-    None), with the sequence of each row, and returns (row, metric). A batch of 1 in ``ablated``
-    stands for every sequence.
+    ``score`` takes logits in float64, where each sequence is answered, with the number of each
+    sequence, and returns (sequence, metric). A batch of 1 in ``ablated`` stands for every sequence.
     """
-    sequence, other = (torch.from_numpy(index).to(tokens.device) for index in pairs)
+    device = rows.tokens.device
+    sequence, other = (torch.from_numpy(index).to(device) for index in pairs)
     n = len(sequence)
     parts = []
     for chunk in torch.split(torch.arange(len(ablated) * n), BATCH):  # sets share passes
-        circuit, pair = chunk // n, (chunk % n).to(tokens.device)
-        rows = sequence[pair]
-        edges = ablated[circuit, rows.cpu() if ablated.shape[1] > 1 else 0].movedim(0, 1)
+        circuit, pair = chunk // n, (chunk % n).to(device)
+        chosen = sequence[pair]
+        edges = ablated[circuit, chosen.cpu() if ablated.shape[1] > 1 else 0].movedim(0, 1)
         donors = None if reference is None else reference.rows(other[pair])
         # without edges to ablate no hook is attached, and the fast path is taken
         heads, mlps = edges[:, :, : model.cfg.n_heads], edges[:, :, model.cfg.n_heads :]
         ablated_mlps = mlps.diagonal(dim1=-2, dim2=-1).any(2)  # [layer, batch, position]
         with ablate_edges(model, heads, donors, mlps=ablated_mlps):
-            logits = answer_logits(model, tokens[rows], None if at is None else at[rows])
-        parts.append(score(logits.double(), rows).double().cpu())
+            logits = answer_logits(model, rows[chosen])
+        parts.append(score(logits.double(), chosen).double().cpu())
     return torch.cat(parts).view(len(ablated), n, -1).numpy()
 
 

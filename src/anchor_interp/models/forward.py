@@ -12,25 +12,24 @@ Logits and gradients agree with ``model(tokens)`` to float64 rounding. It fires 
 :func:`last_logits` takes it only where no hook is attached.
 """
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.linear import linear
+from anchor_interp.models.rows import Rows, model_rows
 from anchor_interp.models.transformer import (
     HookedTransformer,
     Inputs,
     PostLNTransformer,
     has_hooks,
     reference_model,
-    token_rows,
 )
-from anchor_interp.tasks.examples import Examples
 
 Block = Any
 """A TransformerLens block or LayerNorm, whose attributes its classes declare as abstract."""
@@ -46,39 +45,29 @@ _FREE = {
 """Settings in which a HookedTransformerConfig may differ from those of this package's models."""
 
 
-def last_logits(model: HookedTransformer, tokens: Inputs) -> Float[Tensor, "batch d_vocab"]:
+def last_logits(model: HookedTransformer, tokens: Inputs | Rows) -> Float[Tensor, "batch d_vocab"]:
     """Logits at the last position of sequences or token indices; of examples, at their answer's.
 
-    Takes the fast path where it can, otherwise ``model(tokens)[:, -1]``: with hooks attached, or
-    for an architecture that the fast path does not implement.
+    Takes the fast path where it can, otherwise ``model(tokens)[:, -1]``: with hooks attached, with
+    padding masked, or for an architecture that the fast path does not implement.
 
     Raises:
-        ConfigError: as :func:`anchor_interp.models.transformer.token_rows`, or logits that are not
-            finite.
+        ConfigError: as :func:`anchor_interp.models.rows.model_rows`, or logits that are not finite.
     """
-    rows = token_rows(model, tokens)
-    at = answer_positions(tokens, rows.device) if isinstance(tokens, Examples) else None
-    return check_finite(answer_logits(model, rows, at), "the model's logits")
+    logits = answer_logits(model, model_rows(model, tokens))
+    return check_finite(logits, "the model's logits")
 
 
-def answer_logits(
-    model: HookedTransformer, rows: Int[Tensor, "batch pos"], at: Int64[Tensor, " batch"] | None
-) -> Float[Tensor, "batch d_vocab"]:
-    """:func:`last_logits` of checked rows, at one position of each; at the last if None."""
-    fast = takes_fast_path(model)
+def answer_logits(model: HookedTransformer, rows: Rows) -> Float[Tensor, "batch d_vocab"]:
+    """:func:`last_logits` of checked rows."""
+    tokens, at = rows.tokens, rows.at
+    fast = rows.attention_mask is None and takes_fast_path(model)
     if at is None:
-        return fast_last_logits(model, rows) if fast else cast(Tensor, model(rows))[:, -1]
-    places = at + torch.arange(len(rows), device=rows.device) * rows.shape[1]
+        return fast_last_logits(model, tokens) if fast else rows.through(model)[:, -1]
+    places = at + torch.arange(len(tokens), device=tokens.device) * tokens.shape[1]
     if fast:
-        return fast_logits(model, rows, places)
-    return cast(Tensor, model(rows)).flatten(0, 1)[places]
-
-
-def answer_positions(examples: Examples, device: torch.device) -> Int64[Tensor, " n"] | None:
-    """Where examples are answered, on a device; None if all are at the last position."""
-    if (examples.at == examples.tokens.shape[1] - 1).all():
-        return None
-    return torch.from_numpy(examples.at).to(device)
+        return fast_logits(model, tokens, places)
+    return rows.through(model).flatten(0, 1)[places]
 
 
 def fast_last_logits(
