@@ -113,9 +113,10 @@ class EdgeAblation(Readable):
         examples = _aligned(sequences)
         self.model = model
         self.rows = finite_rows(model, examples)
+        self.tokens = self.rows.tokens
         self.at = int(examples.at[0])
         self.roles = examples.names
-        length, mlps = examples.tokens.shape[1], parts != "edges"
+        length, mlps = self.tokens.shape[1], parts != "edges"
         self.reachable = reachable_edges(model, length, read=self.at, mlps=mlps)
         if self.rows.attention_mask is not None:  # padding sends and receives nothing
             places = np.flatnonzero(~examples.inside.any(0))
@@ -133,7 +134,7 @@ class EdgeAblation(Readable):
         return len(single_parts(self.reachable, self.parts)[0])
 
     def _summary(self) -> str:
-        n, length = self.rows.tokens.shape
+        n, length = self.tokens.shape
         return (
             f"{self.ablation} ablation in {n} sequences of {length} tokens; "
             f"{self.n_parts} {self.parts} can reach the output\n"
