@@ -392,7 +392,7 @@ def training_faults() -> list[Fault]:
               **damage("result.json", lambda p: p.write_text('{"schema":1,"run_id":"0"}'))),
         fault("name", "too long", 1, "File name too long",
               place=lambda f: f / ("a" * 300), fresh=True),
-        fault("name", "a broken link", 1, "File exists",
+        fault("name", "a broken link", 1, "is a broken link; name a folder",
               before=lambda f: f.symlink_to("nowhere"), fresh=True, mend=Path.unlink),
         fault("name", "not UTF-8", 0, "", place=lambda f: f / "r\udcff\n<b>"),
         *hostile_files("training", "checkpoints/00000020"),

@@ -169,6 +169,8 @@ FIELDS: list[tuple[Build, str]] = [
     (with_value(n_ctx=5), "model.n_ctx is 5; the task's sequences have 9 tokens"),
     (with_value(d_vocab=100), "model.d_vocab is 100; the task's tokens and targets need at least"),
     (with_value(gamma=5), "init.gamma is 5.0; expected at most 4"),
+    (with_value(gamma=-3), "init.gamma is -3.0; expected at least -1"),
+    (with_value(gamma=np.float32(-1.1)), "init.gamma is -1.1; expected at least -1"),
     (with_value(gamma_qk="auto"), "init.gamma_qk is 'auto'; expected a finite number or None"),
     (with_value(seed=-1), "seed is -1; expected at least 0"),
     (with_value(seed=1 << 63), "seed is 9223372036854775808; expected at most"),
@@ -332,6 +334,18 @@ ARGUMENTS: list[tuple[Build, str]] = [
     ),
     (lambda: given(log_prob, Examples(ROWS)), "the examples have no answers"),
     (lambda: given(Examples, ROWS, padding=0.5), "padding is 0.5; expected an integer or None"),
+    (
+        lambda: given(Examples, ROWS, attention_mask="x"),
+        "attention_mask is 'x'; expected 1 (a token) or 0 (padding) in shape (2, 9)",
+    ),
+    (
+        lambda: given(Examples, ROWS, attention_mask=torch.full((2, 9), 0.5)),
+        "attention_mask is an array of torch.float32, shape (2, 9); expected 1 (a token)",
+    ),
+    (
+        lambda: given(Examples, ROWS, attention_mask=np.eye(2, 9)[:, 1:]),
+        "attention_mask is an array of float64, shape (2, 8); expected 1 (a token)",
+    ),
     (lambda: patched([Site("z", 0, 9)]), "position is 9 in row 0, which has 9 tokens from"),
     (
         lambda: given(tiny_model().blocks[0], torch.zeros(1, 2, 8), torch.zeros(1, 2, 8)),

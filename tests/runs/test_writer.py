@@ -102,7 +102,7 @@ def test_foreign_folders_are_refused_and_left_alone(tmp_path: Path, short: RunCo
     with pytest.raises(StoreError, match="is not a run folder but holds 'thesis"):
         train(short, tmp_path, quiet=True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-    with pytest.raises(StoreError, match="File exists"):
+    with pytest.raises(StoreError, match=r"thesis\.tex is a file; name a folder for the run"):
         train(short, tmp_path / "thesis.tex", quiet=True)
     with pytest.raises(StoreError, match="cannot write to the run folder"):
         train(short, Path("/proc/nowhere"), quiet=True)
@@ -111,7 +111,7 @@ def test_foreign_folders_are_refused_and_left_alone(tmp_path: Path, short: RunCo
 @pytest.mark.parametrize(("name", "message"), [
     ("a\0b", "expected a path"),
     ("a" * 300, "File name too long"),
-    ("loose", "File exists"),
+    ("loose", "loose is a broken link; name a folder for the run"),
 ])  # fmt: skip
 def test_impossible_folder_names_are_refused(
     tmp_path: Path, short: RunConfig, name: str, message: str

@@ -506,6 +506,10 @@ def test_a_table_as_text(small: SweepFolder, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(to_csv(found).replace("gamma,", "gama,", 1))
     with pytest.raises(StoreError, match=r"table.csv is not .* lacks the column gamma"):
         read_table(tmp_path / "table.csv")
+    (tmp_path / "table.csv").write_text("gamma,lr,gamma\n0.3,0.1,0.5\n")
+    for whole in (True, False):  # a table of one's own may lack columns
+        with pytest.raises(StoreError, match=r"the column 'gamma' occurs twice; keep one"):
+            read_table(tmp_path / "table.csv", whole=whole)
     with pytest.raises(ConfigError, match=r"is not a sweep folder, a .parquet or a .csv file"):
         read_table(tmp_path / "table.txt")
     with pytest.raises(StoreError, match="not a sweep folder"):
@@ -549,7 +553,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, small: SweepFolde
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(StoreError, match=r"not a sweep folder but holds 'thesis.tex'"):
         sweep(SMALL, tmp_path, engine=Here(), quiet=True)
-    with pytest.raises(StoreError, match="Not a directory"):
+    with pytest.raises(StoreError, match="is a file; name a folder for the sweep"):
         sweep(SMALL, tmp_path / "thesis.tex", engine=Here(), quiet=True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

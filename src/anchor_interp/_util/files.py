@@ -72,11 +72,12 @@ def read_json(
 def output_folder(path: Path, what: str, *kinds: Literal["run", "sweep"]) -> Path:
     """A folder that a user names, to be asked before the work whose results it holds.
 
-    StoreError if a file has its name or that of a folder above it, or if it is already the folder
-    of one of these kinds; ``what`` is what is to go there.
+    StoreError if a file or a broken link has its name or that of a folder above it, or if it is
+    already the folder of one of these kinds; ``what`` is what is to go there.
     """
     if (file := _file_above(path)) is not None:
-        where = "is a file" if file == path else f"lies in {file}, which is a file"
+        is_what = "is a file" if file.exists() else "is a broken link"
+        where = is_what if file == path else f"lies in {file}, which {is_what}"
         raise StoreError(f"{path} {where}; name a folder for {what}")
     for kind in kinds:
         if is_there(path / _MARKS[kind]):

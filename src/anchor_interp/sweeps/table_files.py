@@ -43,13 +43,13 @@ def read_csv(text: str, kinds: Mapping[str, Kind]) -> "pyarrow.Table":
     """The columns of a CSV file, in which an empty field is null.
 
     Arrow infers what a column holds that ``kinds`` does not name. ValueError if a line is too long
-    or too short, or a field does not fit its column.
+    or too short, a field does not fit its column, or a column occurs twice.
     """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
     data = text.encode()
-    return arrow_csv.read_csv(
+    table = arrow_csv.read_csv(
         pa.BufferReader(data),
         arrow_csv.ReadOptions(use_threads=False, block_size=len(data) + 1),
         arrow_csv.ParseOptions(newlines_in_values=True),
@@ -57,6 +57,10 @@ def read_csv(text: str, kinds: Mapping[str, Kind]) -> "pyarrow.Table":
             column_types=dict(kinds), null_values=[""], strings_can_be_null=True
         ),
     )
+    names = table.column_names
+    for name in (name for place, name in enumerate(names) if name in names[:place]):
+        raise ValueError(f"the column {name!r} occurs twice; keep one")
+    return table
 
 
 def to_parquet(rows: Sequence[TableRow], *, spec: str = "") -> bytes:
