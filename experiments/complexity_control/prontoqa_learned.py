@@ -53,9 +53,11 @@ class SignedProntoqa(Prontoqa):
     def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         """The same worlds and questions with longer proofs."""
         plain = super().examples(split, n, seed=seed)
-        rows = [row[:length].tolist() for row, length in zip(plain.tokens, plain.lengths)]
-        prompts = [row[:start] for row, start in zip(rows, plain.starts)]
-        answers = [_signed(row, start) for row, start in zip(rows, plain.starts)]
+        rows = [
+            row[:length].tolist() for row, length in zip(plain.tokens, plain.lengths, strict=True)
+        ]
+        prompts = [row[:start] for row, start in zip(rows, plain.starts, strict=True)]
+        answers = [_signed(row, start) for row, start in zip(rows, plain.starts, strict=True)]
         return Dataset.of(prompts, answers)
 
 

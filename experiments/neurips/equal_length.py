@@ -2,7 +2,7 @@
 
 from anchor_interp.runs.config import override
 from anchor_interp.sweeps.spec import Grid, Sweep
-
+from questions import curves
 from questions.width_or_scale import WIDE, start
 
 GAMMAS = (0.35, 0.5, 0.8, 0.95)
@@ -19,3 +19,7 @@ def runs(*gammas: float) -> Sweep:
 
 
 RUNS = runs(*GAMMAS)
+
+
+if __name__ == "__main__":
+    curves.main(lambda *gammas: runs(*(gammas or GAMMAS)), "equal-length", weights=False)

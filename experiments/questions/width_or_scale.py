@@ -7,6 +7,7 @@ from anchor_interp.models.shapes import MODELS, ModelConfig
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.presets import preset
 from anchor_interp.sweeps.spec import Grid, Sweep
+from questions import curves
 
 GAMMAS = (0.35, 0.5, 0.65, 0.8, 0.95)  # at width 400, as in figure 2
 STEPS, EVERY = 12_000, 50
@@ -52,3 +53,7 @@ def runs(matching: str, seeds: Mapping[float, tuple[int, ...]]) -> Sweep:
 SEEDS = {gamma: tuple(1_030_000 + 100 * place + k for k in range(3))
          for place, gamma in enumerate(GAMMAS)}  # fmt: skip
 RUNS = Sweep(tuple(grid for matching in MATCHINGS for grid in runs(matching, SEEDS).grids))
+
+
+if __name__ == "__main__":
+    curves.main(lambda *_: RUNS, "width-or-scale", weights=True)
