@@ -110,7 +110,7 @@ def _parts(sentences: list[list[int]]) -> Iterator[str]:
 @torch.no_grad()
 def along(model: HookedTransformer, examples: Dataset, parts: np.ndarray) -> Mapping[str, float]:
     """Mean loss in nats, and share of right tokens, of each part."""
-    batch = masked_batch(examples, model.cfg.n_ctx, torch.device(model.cfg.device or "cpu"))
+    batch = masked_batch(examples, model.cfg.n_ctx, next(model.parameters()).device)
     logits = fast_logits(model, batch.tokens, batch.places)[: len(parts)]
     targets = batch.targets[: len(parts)]
     losses = F.cross_entropy(logits, targets, reduction="none").cpu().numpy()

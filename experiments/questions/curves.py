@@ -144,11 +144,11 @@ def write(table: Path, curves: Iterable[Curve]) -> None:
 
 
 def _about(config: RunConfig) -> Row:
-    train = config.train
+    init, train = config.init, config.train
     return {
         "run_id": run_id(config), "n_layers": config.model.n_layers,
-        "d_model": config.model.d_model, "gamma": config.init.gamma,
-        "gamma_vo": config.init.gamma_vo, "gamma_mlp": config.init.gamma_mlp, "seed": config.seed, "lr": train.lr,
+        "d_model": config.model.d_model, "gamma": init.gamma, "gamma_vo": init.gamma_vo,
+        "gamma_mlp": init.gamma_mlp, "seed": config.seed, "lr": train.lr,
         "batch_size": train.batch_size, "precision": train.precision,
     }  # fmt: skip
 
