@@ -3,7 +3,7 @@
 A row of the table is a run at a step, as in ``tables/paper/figure2-wide.csv``: accuracies, and the
 shares of (4, 3) answered by the rule (x - 10) and as the other order (x - 6), and of (3, 4) right.
 All runs of :func:`train` are one stack, so on a GPU a step of one costs little more than a step of
-all. What a time limit stops goes on where it was, in the same folder.
+all. What a signal stops goes on where it was, in the same folder.
 """
 
 import argparse
@@ -74,12 +74,11 @@ class Curve:
         )
 
 
-def train(runs: Sweep, out: Path, table: Path, device: torch.device, seconds: float) -> bool:
-    """Train until all runs have ended, a signal comes or the time is over; whether they ended.
+def train(runs: Sweep, out: Path, table: Path, device: torch.device) -> bool:
+    """Train until all runs have ended or a signal comes; whether they ended.
 
     Every run is evaluated at the same steps, those of ``eval_every``.
     """
-    end = time.monotonic() + seconds
     kept = read(table)
     with contextlib.ExitStack() as held, stop_signals() as stopped:
         curves, drawn = list[Curve](), dict[Any, Dataset]()
@@ -96,7 +95,7 @@ def train(runs: Sweep, out: Path, table: Path, device: torch.device, seconds: fl
                        for c in curves])  # fmt: skip
         first, begun = curves[0].session, time.monotonic()
         until, every = first.last_step, first.config.train.eval_every
-        while first.state.step < until and not stopped() and time.monotonic() < end:
+        while first.state.step < until and not stopped():
             events = stack.advance(every - first.state.step % every)
             if first.state.step % every == 0:
                 _evaluate(stack, curves, events)
@@ -173,20 +172,20 @@ def main(runs: Callable[..., Sweep], name: str, *, weights: bool) -> None:
     add("out", type=Path, help="folder of the tables")
     add("--runs", type=Path, help="folder of the runs (OUT/NAME)")
     add("--device", default="cuda")
-    add("--seconds", type=float, default=1e9, help="time limit of the training")
     add("--steps", type=int, help="fewer steps, to try it")
     add("--workers", type=int, default=12, help="processes that judge and measure")
     add("--only", type=float, nargs="*", default=(), help="gammas of width 400")
+    add("--train-only", action="store_true", help="without judging and measuring")
     asked = parser.parse_args()
     device, folder = resolve_device(asked.device), asked.runs or asked.out / name
     asked.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     wanted = _changed(runs(*asked.only), device, asked.steps)
     part = "-".join([name, *(f"{gamma:g}" for gamma in asked.only)])
-    ended = train(wanted, folder, asked.out / f"{part}-curves.csv", device, asked.seconds)
+    ended = train(wanted, folder, asked.out / f"{part}-curves.csv", device)
     if weights:
         save_weights(wanted, folder, asked.out / f"{part}-weights")
-    if ended:
+    if ended and not asked.train_only:
         engine = LocalEngine(asked.workers, asked.device)
         measures = [MEASURES[name] for name in ("mechanism", "raw", "answers")]
         measured(wanted, folder, asked.out / f"{part}.csv", engine, *measures)
