@@ -22,6 +22,7 @@ class CudaGraph:
 
     def __init__(self) -> None:
         self._n_calls = 0
+        self._stream: torch.cuda.Stream | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: list[Tensor] = []
         self._outputs: tuple[Tensor, ...] = ()
@@ -33,29 +34,32 @@ class CudaGraph:
         if inputs[0].device.type != "cuda":
             return work(*inputs)
         self._n_calls += 1
-        if self._n_calls <= WARM_UP:
-            return _aside(work, *inputs)
-        if self._graph is None:
-            self._record(work, inputs)
-        for recorded, given in zip(self._inputs, inputs, strict=True):
-            recorded.copy_(given)
-        self._graph.replay()
-        return tuple(output.clone() for output in self._outputs)
+        with torch.cuda.device(inputs[0].device):
+            if self._n_calls <= WARM_UP:
+                return self._aside(work, *inputs)
+            self._graph = graph = self._graph or self._recorded(work, *inputs)
+            for recorded, given in zip(self._inputs, inputs, strict=True):
+                recorded.copy_(given)
+            graph.replay()
+            return tuple(output.clone() for output in self._outputs)
 
-    def _record(self, work: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...]) -> None:
-        self._inputs = [given.clone() for given in inputs]
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.device(inputs[0].device), torch.cuda.graph(graph):
-            self._outputs = work(*self._inputs)
-        self._graph = graph
-
-
-def _aside(work: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
-    """Run it on a stream of its own, as recording does; what it prepares is then there."""
-    with torch.cuda.device(inputs[0].device):
-        stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream):
+    def _aside(
+        self, work: Callable[..., tuple[Tensor, ...]], *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Run it as it is, on the stream on which it is recorded later."""
+        current = torch.cuda.current_stream()
+        if self._stream is None:
+            self._stream = type(current)()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
             outputs = work(*inputs)
-        current.wait_stream(stream)
-    return outputs
+        current.wait_stream(self._stream)
+        return outputs
+
+    def _recorded(
+        self, work: Callable[..., tuple[Tensor, ...]], *inputs: Tensor
+    ) -> torch.cuda.CUDAGraph:
+        self._inputs, graph = [given.clone() for given in inputs], torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self._stream):
+            self._outputs = work(*self._inputs)
+        return graph
