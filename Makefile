@@ -105,7 +105,8 @@ learning_coefficient = $(BIN)/python experiments/learning_coefficient.py --runs 
 cells = $(BIN)/python experiments/cells.py --runs "$(RUNS)"
 nearby = $(BIN)/python experiments/nearby.py --runs "$(RUNS)"
 failures = $(BIN)/python experiments/failures.py --runs "$(RUNS)"
-# nor this one: it needs a GPU
+# nor these two: they need a GPU
+gpu = $(BIN)/python benchmarks/gpu.py --paper runs/paper --json
 batched_cuda = $(BIN)/python benchmarks/batched.py --device cuda --models 1 64 256 --turns 3 --alone 2 --json
 # this one needs BEFORE=PATH, a checkout of the commit that the README of the evidence names
 checkouts = $(BIN)/python benchmarks/checkouts.py "$(BEFORE)" .

@@ -7,11 +7,10 @@
   :mod:`train_step`) by its time, and that by the rate of a large product in the same precision. The
   loss curves start from the same weights and see the same batches.
 * ``batches``: updates of several models at once, as one pass or one after another, in one graph.
-* ``--paper FOLDER``: the paper's 92,285 updates at gamma 0.8, stopped once in the middle and
-  resumed. The same command goes on with what is there.
+* ``--paper FOLDER``: besides, the paper's 92,285 updates at gamma 0.8, stopped once in the middle
+  and resumed. The same command goes on with what is there.
 
-    python benchmarks/gpu.py --json
-    python benchmarks/gpu.py --paper runs/paper --seconds 300 --json
+    python benchmarks/gpu.py --paper runs/paper --json
     python benchmarks/gpu.py --profile
     python benchmarks/gpu.py --device cpu --steps 1 --turns 1 --json
 """
@@ -45,7 +44,7 @@ from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.train import train
 from anchor_interp.sweeps.stacked import Member, Stack
 from batched import done
-from measuring import Row, in_turns, machine, ratio, spread
+from measuring import Row, in_turns, machine, number, of_range, ratio, spread, table
 from train_step import executed_products
 
 PRECISIONS = ("bf16", "tf32", "float32")
@@ -279,6 +278,33 @@ def paper(folder: Path, device: torch.device, seconds: float) -> Row:
     return found | {"phase": result and result.get("phase"), "done": result is not None}
 
 
+def tables(found: Row) -> dict[str, str]:
+    """The JSON as two tables."""
+    small, whole = found["tiny"], found.get("paper", {})
+    lines = [
+        ["`tiny`, recorded", f"{of_range(small['recorded_ms'])} ms", ""],
+        ["`tiny`, launched kernel by kernel", f"{of_range(small['plain_ms'])} ms", ""],
+    ]
+    for row in found["wide"]:
+        name = f"`paper-1head`, batch 2,048, {row['precision']}"
+        lines.append([name, f"{of_range(row['ms'])} ms", number(row["share_of_card"])])
+    if whole.get("done"):
+        name = f"its {whole['sessions'][-1]['steps']:,} updates, evaluated, resumed once, bf16"
+        lines.append([name, f"**{number(whole['seconds'] / 60)} min**", ""])
+    of_runs = [
+        [
+            f"`{'tiny' if row['shape'] == 'tiny' else 'paper-1head'}`, batch {row['batch']}",
+            row["precision"], str(row["models"]), f"{of_range(row['ms_of_all'])} ms",
+            f"{number(row['ms_a_run'])} ms",
+        ]
+        for row in found["batches"] if row["together"]
+    ]  # fmt: skip
+    return {
+        "steps": table(["one run", "an update", "of the card's rate"], lines),
+        "batches": table(["models", "precision", "how many", "a step of all", "a run"], of_runs),
+    }
+
+
 def main() -> None:
     """Measure what was asked for and print it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -289,7 +315,7 @@ def main() -> None:
     parser.add_argument(
         "--side", type=int, default=_SIDE, help="of the matrices for the card's rate"
     )
-    parser.add_argument("--paper", type=Path, metavar="FOLDER", help="the whole run instead")
+    parser.add_argument("--paper", type=Path, metavar="FOLDER", help="the whole run as well")
     parser.add_argument("--seconds", type=float, default=math.inf, help="at most, with --paper")
     parser.add_argument("--profile", action="store_true", help="kernels by their time instead")
     options = parser.parse_args()
@@ -300,12 +326,11 @@ def main() -> None:
     found: Row = {"schema": 1, "machine": machine(), "device": str(device)}
     if device.type == "cuda":
         found["gpu"] = torch.cuda.get_device_name(device)
+    found["tiny"] = tiny(device, n, turns)
+    found["wide"] = wide(device, n, turns, options.side)
+    found["batches"] = batches(device, n, turns)
     if options.paper:
         found["paper"] = paper(options.paper, device, options.seconds)
-    else:
-        found["tiny"] = tiny(device, n, turns)
-        found["wide"] = wide(device, n, turns, options.side)
-        found["batches"] = batches(device, n, turns)
     print(json.dumps(found, indent=1))
 
 
