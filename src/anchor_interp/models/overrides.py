@@ -1,11 +1,11 @@
 """What a user put in the place of code of the library: the fast path would not run it.
 
 A model is *known* if the fast path implements its parts and settings, and if everything that
-``model(tokens)`` calls is what the library made: the methods of classes, functions of their
-modules and of ``torch.nn.functional`` (compared with those at import), the attributes and children
-of every part, the activation that the settings name, parameters that are plain tensors, and causal
-masks. What a look at a model cannot see, such as a method replaced before the import,
-:func:`anchor_interp.models.forward.takes_fast_path` finds by comparing logits.
+``model(tokens)`` calls is what the library made: the methods of its classes, the functions of their
+modules and of ``torch.nn.functional`` (as they were at import), the attributes and children of
+every part, the activation that the settings name, and parameters that are plain tensors. A look
+cannot see what was replaced before the import: :func:`anchor_interp.models.forward.takes_fast_path`
+compares logits as well.
 """
 
 import operator
@@ -32,8 +32,6 @@ _FREE = {
     "tokenizer_name", "default_prepend_bos", "tokenizer_prepends_bos", "n_devices",
 }  # fmt: skip
 """Settings in which a HookedTransformerConfig may differ from those of this package's models."""
-_CONSTANTS = ("mask", "IGNORE")
-"""Buffers of attention that the fast path does not read."""
 _HELD = ("_parameters", "_buffers", "_modules")
 
 
@@ -79,7 +77,7 @@ class Snapshot:
         self.parts = list(model.modules())[1:]  # with the model itself it would never be freed
         self._kinds, self._then = list(map(type, self.parts)), list(map(_held, self.parts))
         self._model = type(model), _held(model)
-        self._settings, self._versions = dict(vars(model.cfg)), self._constants()
+        self._settings, self._times = dict(vars(model.cfg)), self._written()
 
     def holds(self, model: HookedTransformer) -> bool:
         """Whether the model still consists of the same."""
@@ -89,15 +87,15 @@ class Snapshot:
                 and self._settings == vars(model.cfg)
                 and self._kinds == list(map(type, self.parts))
                 and all(map(operator.eq, map(vars, self.parts), self._then))
-                and self._versions == self._constants()
+                and self._times == self._written()
             )
         except (RuntimeError, ValueError):  # a tensor or an array in the place of another
             return False
 
-    def _constants(self) -> list[int]:
-        """How often each mask was written to."""
-        buffers = [part._buffers.get(name) for part in self.parts for name in _CONSTANTS]
-        return [-1 if b is None or b.is_inference() else b._version for b in buffers]
+    def _written(self) -> list[int]:
+        """How often the one buffer was written to that the fast path does not read."""
+        numbers = [part._buffers.get("IGNORE") for part in self.parts]
+        return [-1 if n is None or n.is_inference() else n._version for n in numbers]
 
 
 def _held(part: nn.Module) -> dict[str, Any]:
@@ -125,7 +123,6 @@ def _is_like(part: nn.Module, known: nn.Module | None, model: HookedTransformer)
     if known is None or any(hasattr(type(part), name) for name in vars(part)):
         return False  # an attribute hides what its class defines
     own, expected = ({**each._parameters, **each._buffers} for each in (part, known))
-    mask, ignored = (own.get(name) for name in _CONSTANTS)
     activation = _ACTIVATIONS.get(model.cfg.act_fn, "unknown")
     return (
         own.keys() == expected.keys()
@@ -133,8 +130,7 @@ def _is_like(part: nn.Module, known: nn.Module | None, model: HookedTransformer)
         and _children(part) == _children(known)
         and vars(getattr(part, "cfg", model.cfg)) == vars(model.cfg)
         and ("act_fn" not in vars(known) or vars(part).get("act_fn") is activation)
-        and (mask is None or torch.equal(mask, torch.ones_like(mask).tril()))
-        and (ignored is None or bool(ignored == -torch.inf))
+        and ("IGNORE" not in own or bool(own["IGNORE"] == -torch.inf))  # what hides later tokens
     )
 
 
