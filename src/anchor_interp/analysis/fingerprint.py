@@ -33,6 +33,7 @@ from anchor_interp.interventions.subject import Subject
 from anchor_interp.interventions.virtual_anchors import virtual_anchors
 from anchor_interp.models.complexity import distances, first_query_matrix
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
+from anchor_interp.models.forward import takes_fast_path
 from anchor_interp.models.matrices import condensation, measured, stable_rank
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import run_id
@@ -142,6 +143,7 @@ def seen_pairs_only(model: HookedTransformer, task: AnchorTask) -> Iterator[Anch
             if bool(((tokens[:, :-1] == first) & (tokens[:, 1:] == second)).any()):
                 raise AssertionError(f"a sequence of the unseen pair {(first, second)} was run")
 
+    takes_fast_path(model)  # compares both paths, on tokens that nobody watches
     handle = model.embed.register_forward_pre_hook(watch)
     try:
         with refusing(task.unseen):

@@ -27,7 +27,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.models.finite import at_least_float32, check_answers
+from anchor_interp.models.finite import at_least_float32, check_answers, rounding
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, Inputs, finite_rows, layout
 from anchor_interp.tasks.examples import Examples, as_integers
@@ -194,8 +194,6 @@ def _check_sum(model: HookedTransformer, logits: Tensor, total: Tensor, parts: T
     """The model's own logits must come back, up to rounding of the largest part."""
     off = float((total - logits).abs().max()) if logits.numel() else 0.0
     largest = float(parts.abs().max()) if parts.numel() else 0.0
-    mixed = (logits.dtype, model.cfg.dtype) == (torch.float64, torch.float32)
-    eps = torch.finfo(torch.float32 if mixed else logits.dtype).eps
-    if not off <= eps**0.5 * max(largest, 1.0):
+    if not off <= rounding(logits, model.cfg.dtype) * max(largest, 1.0):
         more = "the model, or a hook attached to it, does more than this analysis covers"
         raise ConfigError(f"the parts differ from the model's logits by {off:.3g}: {more}")

@@ -27,6 +27,16 @@ def check_finite(values: Numbers, what: str) -> Numbers:
     return values
 
 
+def rounding(logits: Tensor, dtype: torch.dtype) -> float:
+    """The share of the largest number by which two ways to the same logits may differ.
+
+    It is the root of the precision's epsilon. ``dtype`` is the one of the model's settings, in
+    which TransformerLens's LayerNorms round.
+    """
+    mixed = (logits.dtype, dtype) == (torch.float64, torch.float32)
+    return float(torch.finfo(torch.float32 if mixed else logits.dtype).eps ** 0.5)
+
+
 def check_answers(answers: Integer[np.ndarray, " ..."] | None, d_vocab: int) -> None:
     """Raise a ConfigError if answers are not among a model's ``d_vocab`` output tokens."""
     if answers is not None and not 0 <= answers.min() <= answers.max() < d_vocab:

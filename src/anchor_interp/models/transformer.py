@@ -29,13 +29,14 @@ components: ``ActivationCache.decompose_resid`` and ``get_full_resid_decompositi
 
 import functools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError
@@ -327,13 +328,21 @@ def layout(model: HookedTransformer) -> Normalization:
 
 
 def has_hooks(model: HookedTransformer) -> bool:
-    """Whether any hook, TransformerLens's or torch's, is attached to the model."""
+    """Whether a hook, TransformerLens's or torch's, is attached to the model or to all modules."""
     if is_bridge(model):  # whose own parts hang on torch's hooks
-        return any(point.has_hooks() for point in model.hook_dict.values())
-    return any(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-        for module in model.modules()
-    )
+        return any(point.has_hooks() for point in model.hook_dict.values()) or are_hooked(())
+    return are_hooked(model.modules())
+
+
+def are_hooked(parts: Iterable[nn.Module]) -> bool:
+    """Whether a hook of torch is attached to one of these parts of a model or to all modules."""
+    of_all = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
+    backward = torch_module._global_backward_hooks or torch_module._global_backward_pre_hooks
+    return bool(of_all or backward) or any(
+        part._forward_hooks or part._forward_pre_hooks or part._backward_hooks
+        or part._backward_pre_hooks
+        for part in parts
+    )  # fmt: skip
 
 
 def device(model: HookedTransformer) -> torch.device:

@@ -13,7 +13,7 @@ about as long as it computes one.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from anchor_interp.models.finite import at_least_float32
-from anchor_interp.models.forward import fast_last_logits, fast_logits
+from anchor_interp.models.forward import place_logits, takes_fast_path
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, most_positions
 from anchor_interp.runs.distributed import ALONE, Processes
@@ -121,6 +121,13 @@ class _OnTraining(Objective):
     training: Dataset
     device: torch.device
     processes: Processes = ALONE
+    _seen: tuple[Any, bool] = field(default=(None, False), init=False)
+
+    def _is_fast(self, module: HookedTransformer) -> bool:
+        """Whether it takes the fast path, asked once: training changes nothing but weights."""
+        if self._seen[0] is not module:
+            self._seen = module, takes_fast_path(module)
+        return self._seen[1]
 
 
 @dataclass(eq=False, repr=False)
@@ -144,8 +151,8 @@ class LastObjective(_OnTraining):
 
     def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
         """See :func:`answer_loss`."""
-        n_tokens = self._n_input_tokens
-        loss = answer_loss(module, batch.tokens, batch.targets, n_input_tokens=n_tokens)
+        n_tokens, fast = self._n_input_tokens, self._is_fast(module)
+        loss = answer_loss(module, batch.tokens, batch.targets, n_input_tokens=n_tokens, fast=fast)
         return loss if batch.share == 1 else batch.share * loss
 
 
@@ -185,8 +192,10 @@ class MaskedObjective(_OnTraining):
 
     def loss(self, module: HookedTransformer, batch: MaskedBatch) -> Float[Tensor, ""]:
         """Sum over the part's masked tokens / number of masked tokens of an average batch."""
-        n_tokens = self._n_input_tokens
-        logits = fast_logits(module, batch.tokens, batch.places, n_input_tokens=n_tokens)
+        n_tokens, fast = self._n_input_tokens, self._is_fast(module)
+        logits = place_logits(
+            module, batch.tokens, batch.places, n_input_tokens=n_tokens, fast=fast
+        )
         return batch.share * _cross_entropy(logits, batch.targets)
 
 
@@ -227,9 +236,10 @@ def answer_loss(
     targets: Int[Tensor, " batch"],
     *,
     n_input_tokens: int,
+    fast: bool,
 ) -> Float[Tensor, ""]:
     """Mean cross-entropy at the last position, in nats (both papers); tokens < n_input_tokens."""
-    logits = fast_last_logits(module, tokens, n_input_tokens=n_input_tokens)
+    logits = place_logits(module, tokens, n_input_tokens=n_input_tokens, fast=fast)
     return _cross_entropy(logits, targets)
 
 

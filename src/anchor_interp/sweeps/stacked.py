@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from anchor_interp.models.forward import fast_last_logits
+from anchor_interp.models.forward import place_logits, takes_fast_path
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs import loop, objectives
 from anchor_interp.runs.config import RunConfig, TrainConfig
@@ -66,7 +66,9 @@ class Stack:
     def __init__(self, members: Sequence[Member], *, together: bool | None = None) -> None:
         config, state = members[0].config, members[0].state
         self._members, self._config, self._device = members, config, state.device
-        self._together = self._device.type == "cuda" if together is None else together
+        fast = all(takes_fast_path(member.state.model) for member in members)
+        together = self._device.type == "cuda" if together is None else together
+        self._together = together and fast  # what a user changed may not run under vmap
         self._dtype = state.model.embed.W_E.dtype
         self._places = _places(state.model)
         self._weights, self._moment1, self._moment2, self._steps = self._adopt()
@@ -76,7 +78,7 @@ class Stack:
             name: place.of(self._weights).requires_grad_() for name, place in self._places.items()
         }
         n_tokens = config.task.n_input_tokens
-        self._models = [_Answering(member.state.model, n_tokens) for member in members]
+        self._models = [_Answering(member.state.model, n_tokens, fast) for member in members]
         self._batches, self._graph = _Batches(members, self._device), CudaGraph()
 
     def advance(
@@ -248,14 +250,14 @@ def _places(model: HookedTransformer) -> dict[str, _Place]:
 class _Answering(nn.Module):
     """A model's logits at the last position or, given targets, its loss."""
 
-    def __init__(self, model: HookedTransformer, n_input_tokens: int) -> None:
+    def __init__(self, model: HookedTransformer, n_input_tokens: int, fast: bool) -> None:
         super().__init__()
-        self.model, self._n = model, n_input_tokens
+        self.model, self._how = model, {"n_input_tokens": n_input_tokens, "fast": fast}
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         if targets is None:
-            return fast_last_logits(self.model, tokens, n_input_tokens=self._n)
-        return objectives.answer_loss(self.model, tokens, targets, n_input_tokens=self._n)
+            return place_logits(self.model, tokens, **self._how)
+        return objectives.answer_loss(self.model, tokens, targets, **self._how)
 
 
 class _Batches:

@@ -1,0 +1,140 @@
+"""What a user put in the place of code of the library: the fast path would not run it.
+
+A model is *known* if the fast path implements its parts and settings, and if everything that
+``model(tokens)`` calls is what the library made: the methods of its classes, the functions of their
+modules and of ``torch.nn.functional`` (as they were at import), the attributes and children of
+every part, the activation that the settings name, and parameters that are plain tensors. A look
+cannot see what was replaced before the import: :func:`anchor_interp.models.forward.takes_fast_path`
+compares logits as well.
+"""
+
+import operator
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from anchor_interp.models.transformer import HookedTransformer, PostLNTransformer, reference_model
+
+_ACTIVATIONS: Mapping[str, Callable[..., Tensor]] = {"relu": F.relu, "gelu": F.gelu}
+_FREE = {
+    # read from the model itself
+    "n_layers", "n_heads", "d_model", "d_head", "d_mlp", "act_fn", "d_vocab", "d_vocab_out",
+    "n_ctx", "eps", "attn_scale", "dtype", "device",
+    # without influence on the function
+    "model_name", "n_params", "seed", "init_mode", "init_weights", "initializer_range",
+    "tokenizer_name", "default_prepend_bos", "tokenizer_prepends_bos", "n_devices",
+}  # fmt: skip
+"""Settings in which a HookedTransformerConfig may differ from those of this package's models."""
+_HELD = ("_parameters", "_buffers", "_modules")
+
+
+def _namespaces() -> Iterator[Mapping[str, Any]]:
+    """Where the code of a model without overrides is looked up: classes and modules."""
+    models = reference_model(False), reference_model(True)
+    kinds = {type(part) for model in models for part in model.modules()} | {type(models[0].cfg)}
+    classes = {base for kind in kinds for base in kind.__mro__ if base.__module__ in sys.modules}
+    owners = {base for base in classes if base.__module__ not in ("abc", "builtins", "typing")}
+    names = {base.__module__ for base in owners if not base.__module__.startswith("torch.")}
+    yield from map(vars, [*owners, *map(sys.modules.__getitem__, names), F])
+
+
+_LIBRARY = [(now, dict(now)) for now in _namespaces()]
+_NAMES = {name for _, then in _LIBRARY for name in then}
+
+
+def is_library_whole() -> bool:
+    """Whether all classes and functions of the library and of torch act as they did at import."""
+    modes = _get_current_function_mode_stack()
+    if any(type(mode) is not DeviceContext for mode in modes) or _get_current_dispatch_mode_stack():
+        return False
+    for now, then in _LIBRARY:
+        if now != then:
+            if any(_is_replaced(name, now, then) for name in now.keys() | then.keys()):
+                return False
+            then |= now  # what nobody calls: a documentation, or a function under a new name
+    return True
+
+
+def _is_replaced(name: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> bool:
+    old, new = then.get(name), now.get(name)
+    can_be_called = any(callable(each) or hasattr(each, "__get__") for each in (old, new))
+    return old is not new and can_be_called and (name in _NAMES or name.startswith("__"))
+
+
+class Snapshot:
+    """A known model's parts and all that hangs on them, but no weights: training keeps them."""
+
+    def __init__(self, model: HookedTransformer, *, agrees: bool) -> None:
+        self.agrees = agrees
+        """Whether the fast path gave the model's logits."""
+        self.parts = list(model.modules())[1:]  # with the model itself it would never be freed
+        self._kinds, self._then = list(map(type, self.parts)), list(map(_held, self.parts))
+        self._model = type(model), _held(model)
+        self._settings, self._times = dict(vars(model.cfg)), self._written()
+
+    def holds(self, model: HookedTransformer) -> bool:
+        """Whether the model still consists of the same."""
+        try:
+            return (
+                self._model == (type(model), vars(model))
+                and self._settings == vars(model.cfg)
+                and self._kinds == list(map(type, self.parts))
+                and all(map(operator.eq, map(vars, self.parts), self._then))
+                and self._times == self._written()
+            )
+        except (RuntimeError, ValueError):  # a tensor or an array in the place of another
+            return False
+
+    def _written(self) -> list[int]:
+        """How often the one buffer was written to that the fast path does not read."""
+        numbers = [part._buffers.get("IGNORE") for part in self.parts]
+        return [-1 if n is None or n.is_inference() else n._version for n in numbers]
+
+
+def _held(part: nn.Module) -> dict[str, Any]:
+    """The attributes of a part, and its tensors and children; of a change in them it knows."""
+    return {**vars(part), **{name: dict(vars(part)[name]) for name in _HELD}}
+
+
+def is_known(model: HookedTransformer) -> bool:
+    """Whether a model has only parts, settings and code that the fast path implements."""
+    known = reference_model(type(model) is PostLNTransformer)
+    kinds = {type(part): part for part in known.modules()}
+    if getattr(getattr(model, "tokenizer", None), "padding_side", None) == "left":
+        return False  # TransformerLens then masks padding and counts positions after it
+    if not all(_is_like(part, kinds.get(type(part)), model) for part in model.modules()):
+        return False
+    settings, reference = vars(model.cfg), vars(known.cfg)
+    return all(
+        settings.get(name) == reference.get(name)
+        for name in (settings.keys() | reference.keys()) - _FREE
+    )
+
+
+def _is_like(part: nn.Module, known: nn.Module | None, model: HookedTransformer) -> bool:
+    """Whether a part of a model has the tensors, children and functions of a known one."""
+    if known is None or any(hasattr(type(part), name) for name in vars(part)):
+        return False  # an attribute hides what its class defines
+    own, expected = ({**each._parameters, **each._buffers} for each in (part, known))
+    activation = _ACTIVATIONS.get(model.cfg.act_fn, "unknown")
+    return (
+        own.keys() == expected.keys()
+        and all(type(tensor) in (Tensor, nn.Parameter) for tensor in own.values())
+        and _children(part) == _children(known)
+        and vars(getattr(part, "cfg", model.cfg)) == vars(model.cfg)
+        and ("act_fn" not in vars(known) or vars(part).get("act_fn") is activation)
+        and ("IGNORE" not in own or bool(own["IGNORE"] == -torch.inf))  # what hides later tokens
+    )
+
+
+def _children(part: nn.Module) -> Any:
+    """The classes of a part's children by name; of a list of blocks without numbers."""
+    kinds = {name: type(child) for name, child in part._modules.items()}
+    return set(kinds.values()) if isinstance(part, nn.ModuleList) else kinds
