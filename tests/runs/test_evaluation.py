@@ -293,3 +293,14 @@ def test_impossible_evaluations_are_refused() -> None:
         ConfigError, match=r"unembed\.b_U holds 1 of 201 values that are not finite"
     ):
         evaluate(good, TASKS["neurips"])
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_bias_that_is_no_parameter_is_looked_at_like_a_weight(value: float) -> None:
+    """Attention scores of NaN count as 0, so the logits do not show it."""
+    model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
+    evaluate(model, TASKS["neurips"], n=5)  # a mask's buffer holds -inf
+    buffer = dict(model.named_buffers())["blocks.1.attn.b_Q"]
+    buffer[0, 1:3] = value
+    with pytest.raises(ConfigError, match=r"1\.attn\.b_Q holds 2 of 4 values that are not finite"):
+        evaluate(model, TASKS["neurips"], n=5)

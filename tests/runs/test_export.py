@@ -55,6 +55,19 @@ def test_an_export_gives_the_same_model(finished_run: Run, exported: Path) -> No
     assert anchor_interp.evaluate(model, finished_run.config.task, n=20).steps is None
 
 
+def test_an_export_keeps_a_bias_that_is_no_parameter(tmp_path: Path, finished_run: Run) -> None:
+    """It is zero while a model trains, and can be set afterwards."""
+    run = finished_run.at(40)
+    assert "b_in" not in dict(run.model.blocks[0].mlp.named_parameters())
+    run.model.blocks[0].mlp.b_in.fill_(0.5)
+    again = load_transformer(run.export(tmp_path / "w.safetensors"))
+    assert torch.equal(again(TOKENS), run.model(TOKENS))
+    assert not torch.equal(again(TOKENS), finished_run.model(TOKENS))
+    run.model.blocks[0].mlp.b_in[3] = torch.nan
+    with pytest.raises(StoreError, match=r"0\.mlp\.b_in holds 1 of .* not finite"):
+        load_transformer(run.export(tmp_path / "w.safetensors"))
+
+
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_plain_transformer_lens_reads_a_pre_layernorm_export(

@@ -165,7 +165,10 @@ def filled(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Network:
-    """A network with these parameters; StoreError if those at ``where`` do not fit or are NaN."""
+    """A network with these parameters; StoreError if those at ``where`` do not fit or are NaN.
+
+    Buffers may be missing; those of the same shape, such as zero biases, are taken over.
+    """
     network = empty_network(config, dtype=dtype)
     parameters = dict(network.named_parameters())
     unknown = weights.keys() - network.state_dict().keys()
@@ -177,6 +180,9 @@ def filled(
             what = f"has shape {given}; the configured model has {expected}"
             raise StoreError(f"{where}: the weight {name!r} {what}")
         parameter.data.copy_(weights[name])
+    for name, buffer in network.named_buffers():
+        if name in weights and weights[name].shape == buffer.shape:
+            buffer.copy_(weights[name])
     with raising(StoreError, f"{where}: "):
         check_weights(network)
     return network
