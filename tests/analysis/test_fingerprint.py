@@ -12,7 +12,7 @@ import pytest
 import torch
 from in_process_engine import Here
 from short import SHORT
-from small_models import FEW_KEYS, small_exact
+from small_models import FEW_KEYS, random_model, small_exact
 
 import anchor_interp as ai
 from anchor_interp._util import progress
@@ -249,6 +249,14 @@ def test_a_model_of_one_layer_has_no_routes() -> None:
     found = fingerprint_model(model, task)
     assert found.route_symmetric is None
     assert found.run_id is None
+
+
+@pytest.mark.usefixtures("evidence_alone")
+def test_a_model_that_answers_nothing_has_no_routes() -> None:
+    constant = random_model(n_layers=2)
+    constant.unembed.W_U.data.zero_()
+    found = fingerprint_model(constant, FEW_KEYS, quiet=True)
+    assert found.route_symmetric is found.route_gathered_margin is None
 
 
 def test_a_model_in_place_of_a_run_is_refused() -> None:

@@ -183,6 +183,8 @@ def _interchange(subject: Subject) -> Part:
 
 def _routes(subject: Subject) -> Part:
     scores = route_scores(subject, seen_only=True)
+    if scores.reason is not None:
+        return {}
     margins: tuple[RouteName, ...] = ("symmetric", "gathered")
     return {f"route_{name}": getattr(scores, name) for name in get_args(RouteName)} | {
         f"route_{name}_margin": scores.margin(name) for name in margins
