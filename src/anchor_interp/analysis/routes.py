@@ -239,7 +239,7 @@ def _off_route(
     length = clean.tokens.shape[1]
     between = reachable_edges(model, length)[:, :1] & ~np.eye(length, dtype=np.bool_)
     edges = torch.from_numpy(between).repeat(len(clean), 1, 1, 1, 1)
-    row = torch.arange(len(clean))
+    row = torch.arange(len(clean), device="cpu")
     for layers, hops in route_layers(model, route, split):
         for hop in hops:
             query, key = (torch.from_numpy(places(clean, place)) for place in hop)

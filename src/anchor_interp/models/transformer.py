@@ -201,7 +201,8 @@ def empty_model(model: ModelConfig, *, dtype: torch.dtype = torch.float32) -> Ho
         dtype=dtype,
         seed=None,  # a seed here would reseed torch, numpy and random globally
     )
-    module = _built(cfg, post=post)
+    with torch.device("cpu"):
+        module = _built(cfg, post=post)
     parts: list[Any] = [] if model.bias else list(module.blocks.modules())
     for part in parts:  # zero buffers stay in the state dict, and no optimizer sees them
         for name in [name for name in _BIASES if name in part._parameters]:
