@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from short import SHORT
 from small_models import FEW_KEYS, random_model, small_exact
 
 import anchor_interp as ai
@@ -95,9 +94,9 @@ MEASURES: dict[str, Callable[[ai.Run], Any]] = {
     ),
     "pruning": _pruned,
     "subspace": _subspace,
-    "logit attribution": lambda run: ai.attribute_logits(
-        run.model, ai.sample(TASK, "id", 5, seed=0)
-    ).logits,
+    "logit attribution": lambda run: (
+        ai.attribute_logits(run.model, ai.sample(TASK, "id", 5, seed=0)).logits
+    ),
     "fingerprint": lambda _: canonical_json(
         ai.fingerprint_model(small_exact("lookup", "pre"), FEW_KEYS, quiet=True)
     ),

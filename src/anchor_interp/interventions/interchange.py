@@ -219,9 +219,7 @@ def random_subspace(width: int, dimensions: int, *, seed: int) -> Subspace:
     checked(dimensions, int, "dimensions", low=1, high=width)
     checked(seed, int, "seed", low=0, high=MOST_SEED)
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(
-        width, dimensions, generator=generator, dtype=torch.float64, device="cpu"
-    )
+    drawn = torch.randn(width, dimensions, generator=generator, dtype=torch.float64, device="cpu")
     return Subspace(torch.linalg.qr(drawn)[0].numpy(), np.empty(0))
 
 
