@@ -35,11 +35,11 @@ def measure(run: Run) -> Row:
     """Circuit and routes of one run; why not, where the answers hardly depend on attention."""
     model, task = run.model, run.config.anchor_task
     found: Row = {}
-    try:
-        scores = route_scores(model, task)
+    scores = route_scores(model, task)
+    if scores.reason is None:
         found["routes"] = {name: getattr(scores, name) for name in ROUTES}
-    except ConfigError as error:
-        found["no_routes"] = str(error)
+    else:
+        found["no_routes"] = scores.reason
     pruned_on, judged_on = (aligned_sequences(task, PROBE_POSITION, N, seed=s) for s in (0, 1))
     try:
         circuit = prune(EdgeAblation(model, pruned_on))

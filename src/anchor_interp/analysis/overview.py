@@ -42,7 +42,7 @@ from anchor_interp.analysis.probes import (
     right_answer,
 )
 from anchor_interp.analysis.results import Analysis, ExamplesAnalysis, MechanismAnalysis
-from anchor_interp.analysis.routes import route_scores
+from anchor_interp.analysis.routes import RouteScores, route_scores
 from anchor_interp.analysis.sensitivity import sensitivity
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.analysis.verdict import verdict
@@ -59,10 +59,19 @@ from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.examples import Examples
 
+
+def _routes(subject: Subject) -> RouteScores:
+    """The routes of a model that answers."""
+    scores = route_scores(subject)
+    if scores.reason is not None:
+        raise ConfigError(scores.reason)
+    return scores
+
+
 _PARTS: tuple[tuple[str, str, Callable[[Subject], Any]], ...] = (
     ("fingerprint", "fingerprint", partial(fingerprint_of, quiet=True)),
     ("information flow", "flow", probe_flow),
-    ("routes", "routes", route_scores),
+    ("routes", "routes", _routes),
     ("masks", "leaks", mask_leakages),
     ("patching, key", "patches", partial(patched, contrast="key")),
     ("patching, first", "patches", partial(patched, contrast="first")),

@@ -244,7 +244,9 @@ def run_ablated(
     sequence, other = (torch.from_numpy(index).to(tokens.device) for index in pairs)
     n = len(sequence)
     parts = []
-    for chunk in torch.split(torch.arange(len(ablated) * n), BATCH):  # sets share passes
+    for chunk in torch.split(
+        torch.arange(len(ablated) * n, device="cpu"), BATCH
+    ):  # sets share passes
         circuit, pair = chunk // n, (chunk % n).to(tokens.device)
         rows = sequence[pair]
         edges = ablated[circuit, rows.cpu() if ablated.shape[1] > 1 else 0].movedim(0, 1)

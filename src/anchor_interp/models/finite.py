@@ -54,13 +54,14 @@ def placed(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def check_weights(model: nn.Module) -> None:
-    """ConfigError at the first parameter on the device meta, or with a value that is not finite.
+    """ConfigError at the first tensor on the device meta, or with a value that is not finite.
 
     Logits do not always tell: TransformerLens takes attention that is NaN as 0.
     """
     for name, weight in placed(model):
-        if not isinstance(weight, nn.Parameter):  # a mask's buffer holds -inf
-            continue
-        if wrong := int((~torch.isfinite(weight)).sum()):
+        finite = torch.isfinite(weight)
+        if not isinstance(weight, nn.Parameter):
+            finite |= torch.isneginf(weight)  # as a mask's buffer holds it
+        if wrong := int((~finite).sum()):
             text = f"{name} holds {wrong:,} of {weight.numel():,} values that are not finite"
             raise ConfigError(f"{text}; restore the file, or take an earlier checkpoint (Run.at)")

@@ -202,7 +202,8 @@ def empty_model(model: ModelConfig, *, dtype: torch.dtype = torch.float32) -> Ho
         dtype=dtype,
         seed=None,  # a seed here would reseed torch, numpy and random globally
     )
-    module = _built(cfg, post=post)
+    with torch.device("cpu"):
+        module = _built(cfg, post=post)
     parts: list[Any] = [] if model.bias else list(module.blocks.modules())
     for part in parts:  # zero buffers stay in the state dict, and no optimizer sees them
         for name in [name for name in _BIASES if name in part._parameters]:
@@ -245,7 +246,7 @@ def model_of_weights(
         # what the weights tell goes before what is given, and that before what is usual
         kind = "standard" if "pos_embed.W_pos" in weights else "alibi"
         usual = {"n_ctx": 1, "positional_embedding_type": kind}
-        looked_at = {"act_fn": "relu", "normalization_type": None}
+        looked_at = {"act_fn": "relu", "normalization_type": None, "attn_only": True}
         arguments = {**usual, **(settings or looked_at), **_shape_of(weights), **_LOADED}
         constants = (".mask", ".IGNORE")  # buffers, which other programs do not write
         whole = all("blocks.0.attn" + name in weights for name in constants)
@@ -273,12 +274,15 @@ def _shape_of(weights: Mapping[str, Tensor]) -> dict[str, Any]:
     shape = {
         "n_layers": 1 + max(int(n.split(".")[1]) for n in weights if "blocks." in n),
         "n_heads": n_heads, "d_model": d_model, "d_head": d_head,
-        "d_mlp": None if mlp is None else mlp.shape[1], "attn_only": mlp is None,
-        "gated_mlp": first + "mlp.W_gate" in weights,
         "n_key_value_heads": None if grouped is None else len(grouped),
         "d_vocab": len(weights["embed.W_E"]), "d_vocab_out": weights["unembed.W_U"].shape[1],
         "dtype": weights["embed.W_E"].dtype,
     }  # fmt: skip
+    if not any(n.startswith(first + "mlp.experts.") for n in weights):
+        shape |= {
+            "d_mlp": None if mlp is None else mlp.shape[1], "attn_only": mlp is None,
+            "gated_mlp": first + "mlp.W_gate" in weights,
+        }  # fmt: skip
     return shape if positions is None else shape | {"n_ctx": len(positions)}
 
 

@@ -128,7 +128,7 @@ class TrainState:
         for name, parameter in self.model.named_parameters():
             for field in ("step", "exp_avg", "exp_avg_sq"):
                 shape = torch.Size() if field == "step" else parameter.shape
-                moment = tensors.get(f"{name}/{field}", torch.empty(0))
+                moment = tensors.get(f"{name}/{field}", torch.empty(0, device="cpu"))
                 if moment.shape != shape or not torch.isfinite(moment).all():
                     raise StoreError(f"the optimizer state {name}/{field} is damaged or missing")
                 self.optimizer.state[parameter][field] = moment.to(parameter.device).clone()

@@ -184,7 +184,8 @@ class Evaluation(Readable):
     train_accuracy: float | None
     """Accuracy on the run's own training sequences; None without them."""
     id_accuracy: float | None
-    """Seen pairs, test keys; the ID splits of a task without anchors, None if it has none."""
+    """Seen pairs, test keys (what training lacks if it has test keys; None if it lacks nothing);
+    the ID splits of a task without anchors, None if it has none."""
     ood_accuracy: float | None
     """Unseen pairs, all keys, composed answer; None if every pair is seen. The mean over the OOD
     splits of a task without anchors, None if it has none."""
@@ -306,6 +307,9 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
         known = f"ID {e.id_accuracy:.2f}"
     if inferred:
         return _inferential_or_shortcut(e, least, known)
+    if e.id_accuracy is None and e.cells.seen_test_keys is not None:
+        held = "training holds every sequence of the seen pairs"
+        return Decision("other", f"{known}; {held}, so nothing tells memorizing")
     if e.ood_accuracy is not None and e.splits:
         below = f"OOD {e.ood_accuracy:.2f} < {least:g}"
         return Decision("other", f"{known}, {below}; the task has no anchors")

@@ -90,7 +90,7 @@ class Stack:
         """
         n_steps = min(n_steps, MOST_STEPS)
         plan = _factors(self._members, n_steps).to(self._device, self._dtype)
-        losses = norms = torch.empty(0)
+        losses = norms = torch.empty(0, device="cpu")
         for factors, rows in zip(plan, self._batches.rows(n_steps), strict=True):
             losses, norms = self._graph(self._step, factors, rows)
             for member in self._members:
@@ -98,7 +98,7 @@ class Stack:
             if stopped():
                 break
         steps = [member.state.step for member in self._members]
-        self._steps.copy_(torch.tensor(steps)[:, None])
+        self._steps.copy_(torch.tensor(steps, device="cpu")[:, None])
         rates = [loop.learning_rate(one.config.train, one.state.step - 1) for one in self._members]
         return list(map(loop.StepEvent, steps, losses.cpu(), norms.cpu(), rates))
 

@@ -178,6 +178,14 @@ class Examples(Readable):
             padding=self.padding,
         )
 
+    def dataset(self) -> Dataset:
+        """As training data: the tokens of each row up to where it is answered, and the answer."""
+        if self.answers is None:
+            raise ConfigError("the examples have no answers, so nothing is trained on them")
+        read = self.inside & (np.arange(self.tokens.shape[1]) <= self.at[:, None])
+        prompts = [row[inside].tolist() for row, inside in zip(self.tokens, read, strict=True)]
+        return Dataset.of(prompts, self.answers[:, None].tolist())
+
     def positions(self, where: str | int | Integers) -> Int64[np.ndarray, " n"]:
         """The column of a place in every row: by its name, or as ``at``."""
         if not isinstance(where, str):
