@@ -179,6 +179,44 @@ def test_a_file_needs_the_columns_that_are_asked_for(tmp_path: Path) -> None:
     assert (found.n, found.found) == (9, ai.effect(rows, of="score", on="width").found)
 
 
+@pytest.mark.parametrize(("shift", "step"), [(1e4, 0.1), (-1e7, 0.1), (1e10, 1.0)])
+def test_ties_of_a_number_that_is_large_beside_its_spread(shift: float, step: float) -> None:
+    """Rounding of a large number neither breaks ties of small differences nor hides these."""
+    k = [0, 3, 0, 1, 1, 0, 2, 2, 0, 2, 1, 2]
+
+    def asked(shift: float) -> Estimate:
+        rows = [{"kind": i // 6, "y": shift + step * n} for i, n in enumerate(k)]
+        found = ai.effect(rows, of="y", on="kind").found
+        assert found is not None
+        return found
+
+    near, far = asked(0), asked(shift)
+    assert far.p == near.p < 1
+    assert far.effect == pytest.approx(near.effect, abs=1e-15 * abs(shift))
+
+
+def test_numbers_that_differ_by_rounding_have_one_rank() -> None:
+    """3 * 0.1 is 3 / 10; losses of other orders of magnitude stay apart."""
+    x, k = np.arange(12.0), np.array([3, 1, 2, 3, 3, 1, 2, 6, 3, 4, 4, 6])
+    exact = trend([stratum(x, k)])
+    mixed = np.where(np.arange(12) % 2, k * 0.1, k / 10)
+    assert len({*mixed}) > len({*k})
+    for y in (mixed, 1e4 + mixed, 10.0 ** -(4 * k)):
+        found = trend([stratum(x, y * np.sign(y[7] - y[1]))])
+        assert found == exact
+    alike = trend([stratum(x, np.where(np.arange(12) % 2, 0.1 + 0.2, 0.3))])
+    assert alike is not None
+    assert (alike.effect, alike.p) == (0, 1)
+
+
+def test_an_effect_that_is_the_least_but_for_rounding_counts() -> None:
+    rows = [{"kind": i % 2, "y": 0.7 if i % 2 else 0.4} for i in range(20)]
+    found = ai.effect(rows, of="y", on="kind", least=0.3)
+    assert found.found is not None
+    assert found.found.effect < 0.3
+    assert found.verdict == "supported"
+
+
 def test_copies_of_runs_say_nothing_new_where_they_are_one_cluster() -> None:
     generator = np.random.default_rng(0)
     rows = [{"seed": i, "kind": i % 2, "y": float(generator.normal())} for i in range(16)]

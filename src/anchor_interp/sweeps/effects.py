@@ -19,9 +19,16 @@ import numpy as np
 from scipy.stats import norm, rankdata, t
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.rounding import ROUNDING, as_large
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis import statistics
-from anchor_interp.analysis.statistics import POWER, Floats, permutation_p, student_quantile
+from anchor_interp.analysis.statistics import (
+    POWER,
+    Floats,
+    largest,
+    permutation_p,
+    student_quantile,
+)
 from anchor_interp.sweeps.folder import read_table
 from anchor_interp.sweeps.settings import (
     TableRow,
@@ -125,13 +132,17 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
     if not (y @ y):  # the number is the same in all runs of a stratum
         return Estimate(effect, effect, effect, 1.0, finds)
     sines = np.abs(effects) / np.maximum(np.hypot(effects, errors), 1e-300)  # they order as t does
-    p = permutation_p(float(sines[0]), sines[1:], exact=False)
+    size = max(largest(s.y) for s in strata) / largest(y)
+    p = permutation_p(float(sines[0]), sines[1:], exact=False, size=size)
     return Estimate(effect, effect - reach, effect + reach, p, finds)
 
 
 def standard(values: Floats) -> Floats:
-    """Ranks of mean 0 and length 1; zeros where all are equal."""
-    ranks: Floats = rankdata(values)
+    """Ranks of mean 0 and length 1; zeros where all are equal, or differ by rounding alone."""
+    rising = np.sort(values)
+    apart = np.diff(rising) > ROUNDING * np.maximum(abs(rising[1:]), abs(rising[:-1]))
+    level = np.concatenate([[0], np.cumsum(apart)])[np.searchsorted(rising, values)]
+    ranks: Floats = rankdata(level)
     ranks -= ranks.mean()
     length = float(np.linalg.norm(ranks))
     return ranks / length if length else ranks
@@ -175,7 +186,7 @@ def _basis(columns: Floats) -> Floats:
 def _without(basis: Floats, values: Floats) -> Floats:
     """What a basis leaves of values; zeros if that is rounding alone."""
     rest: Floats = values - basis @ (basis.T @ values)
-    return rest if np.linalg.norm(rest) > 1e-9 * np.linalg.norm(values) else np.zeros_like(rest)
+    return rest if np.linalg.norm(rest) > ROUNDING * np.linalg.norm(values) else np.zeros_like(rest)
 
 
 def decide(estimate: Estimate, least: float, p: float | None = None) -> tuple[Verdict, str]:
@@ -186,7 +197,8 @@ def decide(estimate: Estimate, least: float, p: float | None = None) -> tuple[Ve
     the direction alone.
     """
     p = estimate.p if p is None else p
-    if p <= LEVEL and estimate.effect >= least and estimate.low > 0:
+    counts, may_count = (as_large(n, least, size=least) for n in (estimate.effect, estimate.high))
+    if p <= LEVEL and counts and estimate.low > 0:
         return "supported", f"at least {least:.2g}, with p <= {LEVEL:g}"
     if p <= LEVEL and estimate.high < 0:
         return "reversed", "the effect is the other way round"
@@ -195,7 +207,7 @@ def decide(estimate: Estimate, least: float, p: float | None = None) -> tuple[Ve
             f"too few runs: an effect of {estimate.finds:.2g} is found with {POWER:.0%}; for "
             f"{least:.2g}, which counts, it takes {(estimate.finds / least) ** 2:.1f} times as many"
         )
-    if estimate.high < least:
+    if not may_count:
         return "not supported", f"the interval ends below {least:.2g}, the least that counts"
     if p <= LEVEL:
         return "inconclusive", f"it is there, and perhaps as large as {least:.2g}, which counts"
