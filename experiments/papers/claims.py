@@ -23,7 +23,7 @@ import numpy as np
 from scipy.stats import t
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.statistics import DRAWN, POWER, permutation_p
+from anchor_interp.analysis.statistics import DRAWN, POWER, largest, permutation_p
 from anchor_interp.sweeps.effects import FEWEST, Estimate
 
 from . import wide
@@ -81,22 +81,27 @@ class Alike(Effect):
         """See the class."""
         (sample,), censored = self.samples(rows, self.number, every)
         margins: dict[Any, list[float]] = defaultdict(list)
+        size = 0.0
         runs: dict[Any, list[Row]] = defaultdict(list)
         for (phase, *_), group in grouped(sample, ("phase", "task", "normalization")).items():
             if len(group) >= FEWEST:
                 logs = np.array(values_of(group, self.number))
                 others = (logs.sum() - logs) / (len(logs) - 1)
+                size = max(size, largest(logs))
                 margins[phase] += [*(math.log(self.factor) - np.abs(logs - others))]
                 runs[phase] += group
         if not margins:
             note = f"no phase has {FEWEST} runs in a task and layout"
             return finding_of([sample], censored, problem="nothing comparable", note=note)
-        found = _mean_of_means([*margins.values()])
+        found = _mean_of_means([*margins.values()], size)
         return finding_of([*runs.values()], censored, found, is_margin=True)
 
 
-def _mean_of_means(groups: Sequence[Sequence[float]]) -> Estimate:
-    """The mean over groups of their means, with Welch's interval and the p of sign flips."""
+def _mean_of_means(groups: Sequence[Sequence[float]], size: float) -> Estimate:
+    """The mean over groups of their means, with Welch's interval and the p of sign flips.
+
+    ``size`` is the largest number that the values were computed from.
+    """
     weighted = [np.array(group) / (len(group) * len(groups)) for group in groups]
     effect = float(sum(values.sum() for values in weighted))
     variances = np.array([len(values) * values.var(ddof=1) for values in weighted])
@@ -107,7 +112,7 @@ def _mean_of_means(groups: Sequence[Sequence[float]]) -> Estimate:
         finds = reach + float(t.ppf(POWER, df)) * error
     together = np.concatenate(weighted)
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (DRAWN, len(together)))
-    p = permutation_p(abs(effect), np.abs(signs @ together), exact=False)
+    p = permutation_p(abs(effect), np.abs(signs @ together), exact=False, size=size)
     return Estimate(effect, effect - reach, effect + reach, p, finds)
 
 

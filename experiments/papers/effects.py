@@ -229,8 +229,8 @@ class Mean(Effect):
         samples, censored = self.samples(rows, self.number, self.only)
         if problem := self.answerable.problem(*samples):
             return finding_of(samples, censored, problem="not answerable here", note=problem)
-        values = [value - self.reference for value in values_of(samples[0], self.number)]
-        found = against_zero(values) if len(values) > 1 else None
+        values = values_of(samples[0], self.number)
+        found = against_zero(values, self.reference) if len(values) > 1 else None
         return finding_of(samples, censored, found, is_margin=self.is_margin)
 
 

@@ -314,6 +314,74 @@ def test_random_circuits_have_as_many_edges_in_every_layer(
     assert one.p_logit_difference == (1 + k) / 13
 
 
+def watch(bench: EdgeAblation, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+    """Every set of circuits whose faithfulness is measured."""
+    seen: list[np.ndarray] = []
+    faithfulness = bench.faithfulness
+    monkeypatch.setattr(bench, "faithfulness", lambda c: (seen.append(c), faithfulness(c))[1])
+    return seen
+
+
+@pytest.mark.parametrize(("lacks", "n_others"), [([(0, 3)], 8), ([], 0), ([(0, 1), (1, 2)], 80)])
+def test_a_control_does_not_hold_the_circuit_itself(
+    lacks: list[tuple[int, int]], n_others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another part can be missing from a layer of 8 heads and an MLP: each is tried once."""
+    model = random_model(n_layers=2, n_heads=8)
+    bench = EdgeAblation(model, SEQUENCES, parts="heads and MLPs")
+    edges = bench.reachable.copy()
+    for head in lacks:
+        edges[head] = False
+    seen = watch(bench, monkeypatch)
+    found = compare_circuit(bench, Circuit(edges, bench.roles, parts=bench.parts), n_random=100)
+    ((own, *others),) = seen
+    assert (own == edges).all()
+    assert len(others) == len(found.random_accuracy) == n_others
+    assert found.all_others
+    assert len({other.tobytes() for other in (own, *others)}) == 1 + n_others
+    for other in others:
+        assert (other.any((2, 3)).sum(1) == edges.any((2, 3)).sum(1)).all()
+        assert (other <= bench.reachable).all()
+    better = (found.random_logit_difference >= found.faithfulness.logit_difference).sum()
+    assert found.p_logit_difference == (1 + better) / (1 + n_others)
+    rows = found.to_frame()["circuit"].tolist()
+    if n_others:
+        assert f"best of the {n_others} other circuits" in repr(found)
+        assert rows[1] == f"best of the {n_others} other circuits"
+    else:
+        assert (found.p_accuracy, found.p_logit_difference) == (1, 1)
+        assert "no other circuit has as many parts in every layer" in repr(found)
+        assert rows == ["the circuit"]
+
+
+def test_random_circuits_differ_where_few_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """150 of 152 others, each with as many edges."""
+    bench = EdgeAblation(random_model(n_layers=1), SEQUENCES)
+    edges = np.zeros_like(bench.reachable)
+    edges[0, 0, 8, :2] = True
+    assert bench.reachable.sum() == 18  # of which 153 pairs can be made
+    seen = watch(bench, monkeypatch)
+    found = compare_circuit(bench, Circuit(edges, bench.roles), n_random=150)
+    circuits = next(circuits for circuits in seen if len(circuits) == 151)
+    assert len({circuit.tobytes() for circuit in circuits}) == 151
+    assert (circuits.sum((1, 2, 3, 4)) == 2).all()
+    assert not found.all_others
+    assert "best of 150 random circuits" in repr(found)
+
+
+def test_a_random_circuit_as_faithful_but_for_rounding_ties(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = EdgeAblation(random_model(n_layers=1), SEQUENCES)
+    edges = np.zeros_like(bench.reachable)
+    edges[0, 0, 8, 0] = True
+    shares = np.array([[0.5] * 18, [0.5, *[0.5 - 1e-8] * 6, *[0.4] * 11]])
+    monkeypatch.setattr(bench, "faithfulness", lambda c: shares[:, : len(c)])
+    found = compare_circuit(bench, Circuit(edges, bench.roles))
+    assert found.p_logit_difference == 7 / 18
+    assert found.p_accuracy == 1
+
+
 THROUGH: dict[Mechanism, dict[tuple[int, int, int], float]] = {  # layer, query, key
     "symmetric": {(0, 8, 3): 1 / 2, (0, 8, 4): 1 / 2, (1, 8, 2): 1}
     | {(0, 2, key): 1 / 3 for key in range(3)},

@@ -18,6 +18,7 @@ from refusals import assert_refused
 from small_models import FEW_KEYS, LAYOUTS, random_model
 
 import anchor_interp as ai
+from anchor_interp.analysis.circuits import Circuit, compare_circuit, score_circuit
 from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.analysis.probes import aligned_examples, find_twins
 from anchor_interp.interventions.edge_ablation import EdgeAblation
@@ -207,6 +208,24 @@ def test_the_page_says_how_many_are_patched_and_nothing_of_anchors() -> None:
     assert {site.position for site in patches.sites} == {0, *range(2, 8), "verb", "last"}
     with pytest.raises(ai.ConfigError, match="have last and verb at the same positions"):
         ai.analyze_model(random_model(n_layers=1), twelve([*range(9), 0, 0, 0])[:9])
+
+
+def test_the_page_says_how_many_other_circuits_there_are() -> None:
+    model, edges = random_model(n_layers=1), np.zeros((1, 2, 9, 9), bool)
+    analysis = ai.analyze_model(model, twelve(), quiet=True)
+    bench = EdgeAblation(model, twelve().tokens)
+    edges[0, 0, 8, :2] = True
+    for wired, n_random, words in (
+        (edges, 100, "The best of 100 random circuits of this size keeps"),
+        (edges, 200, "The best of the 152 other circuits of this size keeps"),
+        (bench.reachable, 9, "No other circuit has as many of them in every layer."),
+    ):
+        circuit = Circuit(wired, bench.roles)
+        parts: Any = {"scores": score_circuit(bench, circuit, n_subsets=0), "circuit": circuit}
+        parts["comparison"] = compare_circuit(bench, circuit, n_random=n_random)
+        examples: Any = analysis.examples
+        page = render_analysis(replace(analysis, examples=replace(examples, **parts)), [])
+        assert words in page
 
 
 def test_an_example_whose_wrong_answer_is_right_is_not_patched(tmp_path: Path) -> None:

@@ -21,19 +21,21 @@ from anchor_interp._util.progress import deadline, reporting_one
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.analysis.attention import attention_rollout
-from anchor_interp.analysis.routes import ROUTES, Route, route_layers
+from anchor_interp.analysis.routes import ROUTES, Route, route_edges
+from anchor_interp.analysis.statistics import permutation_p
 from anchor_interp.interventions.ablation import edge_outputs
 from anchor_interp.interventions.edge_ablation import (
     Ablation,
     EdgeAblation,
     Parts,
-    reachable_edges,
+    other_sets,
     single_parts,
 )
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.tasks.sequences import Place, position_roles
+from anchor_interp.tasks.sequences import position_roles
 
 _NAMED = 6  # parts that a circuit's text names
+_LARGE = 1e6  # rounds in double precision as a faithfulness does in single precision
 _AT_ONCE = 64  # parts that are tried between two reports and looks at the clock
 
 
@@ -162,7 +164,7 @@ class CircuitComparison(Readable):
     ablation: Ablation
     faithfulness: Performance
     random_accuracy: Float[np.ndarray, " circuit"]
-    """Faithfulness, by accuracy, of random circuits with as many parts in every layer."""
+    """Faithfulness, by accuracy, of different random circuits with as many parts in every layer."""
     random_logit_difference: Float[np.ndarray, " circuit"]
     p_accuracy: float
     """(1 + random circuits at least as faithful) / (1 + random circuits), by accuracy."""
@@ -172,22 +174,30 @@ class CircuitComparison(Readable):
     rollouts: tuple[RivalCircuit, ...]
     """The attention rollout with one edge fewer, as many, one and two more, and twice as many."""
     parts: Parts = "edges"
+    all_others: bool = False
+    """Whether the random circuits are all others with as many parts in every layer."""
+
+    @property
+    def drawn(self) -> str:
+        """The random circuits in words; empty if there is no other circuit of this size."""
+        n = len(self.random_accuracy)
+        others = f"the {n} other circuit{'s' * (n > 1)}" * (n > 0)
+        return others if self.all_others else f"{n} random circuits"
 
     def _summary(self) -> str:
         rivals = "; ".join(f"{one.name} {one.faithfulness.accuracy:.2f}" for one in self.others)
-        n, best = len(self.random_accuracy), self.random_accuracy.max()
-        return (
-            f"{self.size} {self.parts}, {self.ablation}; faithfulness by accuracy "
-            f"{self.faithfulness.accuracy:.2f}\nbest of {n} random circuits {best:.2f} "
-            f"(p = {self.p_accuracy:.3f}); {rivals}".removesuffix("; ")
-        )
+        about = f"{self.size} {self.parts}, {self.ablation}; faithfulness by accuracy "
+        shown, best = self.drawn, "no other circuit has as many parts in every layer"
+        best = f"best of {shown} {self.random_accuracy.max():.2f}" if shown else best
+        best += f" (p = {self.p_accuracy:.3f}); {rivals}".removesuffix("; ")
+        return f"{about}{self.faithfulness.accuracy:.2f}\n{best}"
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         random = (self.random_accuracy, self.random_logit_difference)
-        best = Performance(*(float(shares.max()) for shares in random))
         yield {"circuit": "the circuit", "size": self.size, **vars(self.faithfulness)}
-        name = f"best of {len(self.random_accuracy)} random circuits"
-        yield {"circuit": name, "size": self.size, **vars(best)}
+        if self.drawn:
+            best = Performance(*(float(shares.max()) for shares in random))
+            yield {"circuit": f"best of {self.drawn}", "size": self.size, **vars(best)}
         for one in (*self.others, *(one for one in self.rollouts if one.size != self.size)):
             yield {"circuit": one.name, "size": one.size, **vars(one.faithfulness)}
 
@@ -198,14 +208,7 @@ def route_circuit(model: HookedTransformer, route: Route, *, length: int, positi
     Raises ConfigError if the model has one layer, or no second anchor fits behind the position.
     """
     roles = position_roles(length, checked(position, int, "position", low=0, high=length - 3))
-    edges = np.zeros_like(reachable_edges(model, length))
-    at: dict[Place, int] = {
-        "key": position, "first": position + 1, "second": position + 2, "last": length - 1
-    }  # fmt: skip
-    for layers, hops in route_layers(model, route):
-        for hop in hops:
-            edges[list(layers), :, at[hop.query], at[hop.key]] = True
-    return Circuit(edges, roles)
+    return Circuit(route_edges(model, route, length, position), roles)
 
 
 def prune(
@@ -301,44 +304,41 @@ def compare_circuit(
 ) -> CircuitComparison:
     """A circuit's faithfulness beside random circuits, attention rollout and the routes.
 
-    Random circuits have as many parts in every layer, drawn from those that can reach the output.
-    The rollout has as many in all, and is shown with fewer and more edges too (:func:`rollouts`).
-    The routes are left out if there is only one layer, or no key right before both anchors, and
-    both if parts are not edges alone. Errors as in :func:`score_circuit`.
+    Random circuits are different others with as many parts in every layer that can reach the
+    output, all of them if there are no more than ``n_random``. The rollout has as many in all, and
+    is shown with other sizes too (:func:`rollouts`). The routes are left out if there is only one
+    layer, or no key right before both anchors, and both if parts are not edges alone. Errors as in
+    :func:`score_circuit`.
     """
     checked(n_random, int, "n_random", low=1)
     generator = np.random.default_rng(checked(seed, int, "seed", low=0))
-    inside = _reachable(bench, circuit).edges
-    in_layer = np.bincount(single_parts(inside, circuit.parts)[0][:, 0], minlength=len(inside))
-    size, of_edges = int(in_layer.sum()), circuit.parts == "edges"
+    circuit = _reachable(bench, circuit)
+    inside, size, of_edges = circuit.edges, circuit.size, circuit.parts == "edges"
     by_size = rollouts(bench, (size - 1, size, size + 1, size + 2, 2 * size)) if of_edges else ()
     routes, roles = [], circuit.roles
     position = roles.index("key") if "key" in roles else 0
     in_a_row = roles[position : position + 3] == ("key", "first", "second")
     if of_edges and in_a_row and bench.model.cfg.n_layers > 1:
         for route in ROUTES.values():
-            wired = route_circuit(bench.model, route, length=len(roles), position=position)
-            routes.append((f"{route.name} route", bench.reachable & wired.edges))
-    random = np.zeros((n_random, *inside.shape), np.bool_)
-    indices, alone = single_parts(bench.reachable, circuit.parts)
-    for drawn in random:
-        for layer, n in enumerate(in_layer):
-            known = np.flatnonzero(indices[:, 0] == layer)
-            drawn |= alone[generator.permutation(known)[:n]].any(0)
+            wired = route_edges(bench.model, route, len(roles), position)
+            routes.append((f"{route.name} route", bench.reachable & wired))
+    random, all_others = other_sets(bench.reachable, inside, circuit.parts, n_random, generator)
     scores = bench.faithfulness(np.stack([inside, *random]))
-    own, by_chance = scores[:, :1], scores[:, 1:]
-    p_accuracy, p_difference = ((1 + (by_chance >= own).sum(1)) / (1 + n_random)).tolist()
+    own, by_chance = scores[:, 0].tolist(), scores[:, 1:]
+    tested = zip(own, by_chance, strict=True) if len(random) else ()
+    p_values = [permutation_p(*each, exact=False, size=_LARGE) for each in tested] or [1.0, 1.0]
     return CircuitComparison(
         size=size,
         ablation=bench.ablation,
-        faithfulness=Performance(*own[:, 0].tolist()),
+        faithfulness=Performance(*own),
         random_accuracy=by_chance[0],
         random_logit_difference=by_chance[1],
-        p_accuracy=p_accuracy,
-        p_logit_difference=p_difference,
+        p_accuracy=p_values[0],
+        p_logit_difference=p_values[1],
         others=(*(one for one in by_size if one.size == size), *_rivals(bench, routes)),
         rollouts=by_size,
         parts=circuit.parts,
+        all_others=all_others,
     )
 
 

@@ -129,6 +129,20 @@ def route_layers(
     return (range(end), route.early), (range(start, layers), route.late)
 
 
+def route_edges(
+    model: HookedTransformer, route: Route, length: int, position: int
+) -> Bool[np.ndarray, "layer head query key"]:
+    """A route's edges in every head, with the key at a position and the anchors behind it."""
+    edges = np.zeros_like(reachable_edges(model, length))
+    at: dict[Place, int] = {
+        "key": position, "first": position + 1, "second": position + 2, "last": length - 1
+    }  # fmt: skip
+    for layers, hops in route_layers(model, route):
+        for hop in hops:
+            edges[list(layers), :, at[hop.query], at[hop.key]] = True
+    return edges
+
+
 @torch.no_grad()
 def route_scores(
     model: HookedTransformer | Subject,

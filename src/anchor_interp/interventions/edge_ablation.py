@@ -7,6 +7,8 @@ reference sequences (``mean``), or what it carries in one reference sequence (``
 itself.
 """
 
+import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -75,6 +77,36 @@ def single_parts(
     for part, index in zip(alone, map(tuple, indices), strict=True):
         part[index] = edges[index]
     return indices, alone
+
+
+def other_sets(
+    reachable: Bool[np.ndarray, "layer head query key"],
+    given: Bool[np.ndarray, "layer head query key"],
+    parts: Parts,
+    n: int,
+    generator: np.random.Generator,
+) -> tuple[Bool[np.ndarray, "set layer head query key"], bool]:
+    """At most n different sets with as many parts in every layer, and whether these are all.
+
+    The given set is not among them.
+    """
+    indices, alone = single_parts(reachable, parts)
+    kept = (alone & given).any((1, 2, 3, 4))
+    layers = [np.flatnonzero(indices[:, 0] == layer).tolist() for layer in range(len(given))]
+    own = tuple(tuple(part for part in layer if kept[part]) for layer in layers)
+    sizes = list(zip(layers, map(len, own), strict=True))
+    others: dict[tuple[tuple[int, ...], ...], None] = {}
+    if are_all := math.prod(math.comb(len(layer), k) for layer, k in sizes) - 1 <= n:
+        every = itertools.product(*(itertools.combinations(layer, k) for layer, k in sizes))
+        others = dict.fromkeys(chosen for chosen in every if chosen != own)
+    while not are_all and len(others) < n:
+        drawn = (generator.permutation(layer)[:k].tolist() for layer, k in sizes)
+        if (chosen := tuple(tuple(sorted(layer)) for layer in drawn)) != own:
+            others[chosen] = None
+    sets = np.zeros((len(others), *given.shape), np.bool_)
+    for one, chosen in zip(sets, others, strict=True):
+        one |= alone[[*itertools.chain(*chosen)]].any(0)
+    return sets, are_all
 
 
 class EdgeAblation(Readable):

@@ -176,7 +176,8 @@ def circuit_baselines(comparison: "CircuitComparison") -> "Figure":
     rivals = [*comparison.rollouts, *routes]
     names = [f"{name},\n{size} {comparison.parts}" for name, size in (
         ("pruned by effect", comparison.size), *((rival.name, rival.size) for rival in rivals),
-        ("random", comparison.size),
+        *[("all others" if comparison.all_others else "random", comparison.size)]
+        * bool(comparison.drawn),
     )]  # fmt: skip
     values = [comparison.faithfulness, *(rival.faithfulness for rival in rivals)]
     accuracy = [value.accuracy for value in values]
