@@ -15,7 +15,6 @@ code that a user put into the model: :func:`takes_fast_path` tells where it may 
 
 import copy
 import math
-import weakref
 from typing import Any, cast
 
 import torch
@@ -43,8 +42,6 @@ Block = Any
 """A TransformerLens block or LayerNorm, whose attributes its classes declare as abstract."""
 _COMPARED = (3, 32)
 """Rows, and positions of each at most, by which both paths are compared."""
-_SEEN: "weakref.WeakKeyDictionary[Any, Snapshot]" = weakref.WeakKeyDictionary()
-"""What was looked at and compared; a copy of a model is another one."""
 
 
 def last_logits(model: HookedTransformer, tokens: Inputs) -> Float[Tensor, "batch d_vocab"]:
@@ -164,14 +161,14 @@ def takes_fast_path(model: HookedTransformer, watched: Block = None) -> bool:
     """
     if not is_library_whole():
         return False
-    seen = _SEEN.get(model)
-    if seen is None or not seen.holds(model):
+    seen = Snapshot.of(model)
+    if seen is None:
         if has_hooks(model) or not is_known(model):
             return False
         if (agrees := _agrees(model)) is None:
             return True
-        seen = _SEEN[model] = Snapshot(model, agrees=agrees)
-    return seen.agrees and not are_hooked(p for p in (model, *seen.parts) if p is not watched)
+        seen = Snapshot(model, agrees=agrees)
+    return seen.agrees and not are_hooked(part for part in seen.parts if part is not watched)
 
 
 @torch.no_grad()

@@ -8,15 +8,15 @@ cannot see what was replaced before the import: :func:`anchor_interp.models.forw
 compares logits as well.
 """
 
+import math
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch
 import torch.nn.functional as F
+import torch.overrides
 from torch import Tensor, nn
-from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -32,6 +32,8 @@ _FREE = {
     "tokenizer_name", "default_prepend_bos", "tokenizer_prepends_bos", "n_devices",
 }  # fmt: skip
 """Settings in which a HookedTransformerConfig may differ from those of this package's models."""
+_function_modes: Any = torch.overrides._get_current_function_mode_stack  # it has no types
+_SNAPSHOT = "_anchor_interp_snapshot"
 _HELD = ("_parameters", "_buffers", "_modules")
 
 
@@ -51,14 +53,15 @@ _NAMES = {name for _, then in _LIBRARY for name in then}
 
 def is_library_whole() -> bool:
     """Whether all classes and functions of the library and of torch act as they did at import."""
-    modes = _get_current_function_mode_stack()
-    if any(type(mode) is not DeviceContext for mode in modes) or _get_current_dispatch_mode_stack():
+    modes = [mode for mode in _function_modes() if type(mode) is not DeviceContext]
+    if modes or _get_current_dispatch_mode_stack():
         return False
     for now, then in _LIBRARY:
         if now != then:
             if any(_is_replaced(name, now, then) for name in now.keys() | then.keys()):
                 return False
-            then |= now  # what nobody calls: a documentation, or a function under a new name
+            then.clear()  # what nobody calls: a documentation, or a function under a new name
+            then.update(now)
     return True
 
 
@@ -69,28 +72,42 @@ def _is_replaced(name: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> 
 
 
 class Snapshot:
-    """A known model's parts and all that hangs on them, but no weights: training keeps them."""
+    """A known model's parts and all that hangs on them, but no values of weights.
+
+    It hangs on the model, so both are freed together; a copy of a model comes without one.
+    """
 
     def __init__(self, model: HookedTransformer, *, agrees: bool) -> None:
+        vars(model)[_SNAPSHOT] = self
         self.agrees = agrees
         """Whether the fast path gave the model's logits."""
-        self.parts = list(model.modules())[1:]  # with the model itself it would never be freed
-        self._kinds, self._then = list(map(type, self.parts)), list(map(_held, self.parts))
-        self._model = type(model), _held(model)
+        self.parts: list[nn.Module] = list(model.modules())
+        self._kinds, self._held = list(map(type, self.parts)), list(map(_held, self.parts))
         self._settings, self._times = dict(vars(model.cfg)), self._written()
 
-    def holds(self, model: HookedTransformer) -> bool:
-        """Whether the model still consists of the same."""
+    @classmethod
+    def of(cls, model: HookedTransformer) -> "Snapshot | None":
+        """That of a model which still consists of the same."""
+        snapshot: Snapshot | None = vars(model).get(_SNAPSHOT)
+        return snapshot if snapshot is not None and snapshot._holds(model) else None
+
+    def _holds(self, model: HookedTransformer) -> bool:
         try:
             return (
-                self._model == (type(model), vars(model))
-                and self._settings == vars(model.cfg)
+                self.parts[0] is model
                 and self._kinds == list(map(type, self.parts))
-                and all(map(operator.eq, map(vars, self.parts), self._then))
+                and all(map(operator.eq, map(vars, self.parts), self._held))
+                and self._settings == vars(model.cfg)
                 and self._times == self._written()
             )
         except (RuntimeError, ValueError):  # a tensor or an array in the place of another
             return False
+
+    def __deepcopy__(self, _memo: Any) -> None:
+        return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
 
     def _written(self) -> list[int]:
         """How often the one buffer was written to that the fast path does not read."""
@@ -124,13 +141,14 @@ def _is_like(part: nn.Module, known: nn.Module | None, model: HookedTransformer)
         return False  # an attribute hides what its class defines
     own, expected = ({**each._parameters, **each._buffers} for each in (part, known))
     activation = _ACTIVATIONS.get(model.cfg.act_fn, "unknown")
+    hiding: Any = own.get("IGNORE")  # what attention writes over later tokens
     return (
         own.keys() == expected.keys()
         and all(type(tensor) in (Tensor, nn.Parameter) for tensor in own.values())
         and _children(part) == _children(known)
         and vars(getattr(part, "cfg", model.cfg)) == vars(model.cfg)
         and ("act_fn" not in vars(known) or vars(part).get("act_fn") is activation)
-        and ("IGNORE" not in own or bool(own["IGNORE"] == -torch.inf))  # what hides later tokens
+        and (hiding is None or hiding.tolist() == -math.inf)
     )
 
 

@@ -252,12 +252,15 @@ class _Answering(nn.Module):
 
     def __init__(self, model: HookedTransformer, n_input_tokens: int, fast: bool) -> None:
         super().__init__()
-        self.model, self._how = model, {"n_input_tokens": n_input_tokens, "fast": fast}
+        self.model, self._n, self._fast = model, n_input_tokens, fast
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         if targets is None:
-            return place_logits(self.model, tokens, **self._how)
-        return objectives.answer_loss(self.model, tokens, targets, **self._how)
+            return place_logits(self.model, tokens, n_input_tokens=self._n, fast=self._fast)
+        n_tokens, fast = self._n, self._fast
+        return objectives.answer_loss(
+            self.model, tokens, targets, n_input_tokens=n_tokens, fast=fast
+        )
 
 
 class _Batches:
