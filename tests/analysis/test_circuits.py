@@ -205,6 +205,20 @@ def test_no_edge_of_a_pruned_circuit_can_be_removed(specimen: HookedTransformer)
     assert sizes[0] >= sizes[1] > 0
 
 
+def reorderings(n: int) -> list[np.ndarray]:
+    generator = np.random.default_rng(7)
+    return [np.arange(n)[::-1], generator.permutation(n), generator.permutation(n)]
+
+
+def test_the_order_of_sequences_leaves_the_circuit(specimen: HookedTransformer) -> None:
+    """What a sequence is exchanged with follows from the sequences, not from where they stand."""
+    sequences = aligned_sequences(TASK, 2, 200, seed=0)
+    circuit = prune(EdgeAblation(specimen, sequences))
+    by_pair = np.argsort(sequences.pair, kind="stable")
+    for order in (by_pair, *reorderings(200)[:1]):
+        assert (prune(EdgeAblation(specimen, sequences[order])).edges == circuit.edges).all()
+
+
 def test_pruning_ends_with_its_time_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

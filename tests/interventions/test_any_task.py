@@ -18,6 +18,7 @@ from refusals import assert_refused
 from small_models import FEW_KEYS, LAYOUTS, random_model
 
 import anchor_interp as ai
+from anchor_interp._util.schema import to_dict
 from anchor_interp.analysis.circuits import Circuit, compare_circuit, score_circuit
 from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.analysis.probes import aligned_examples, find_twins
@@ -196,7 +197,12 @@ def twelve(places: Any = None) -> ai.Examples:
 
 
 def test_the_page_says_how_many_are_patched_and_nothing_of_anchors() -> None:
-    analysis = ai.analyze_model(random_model(n_layers=1), twelve(), quiet=True)
+    model, some = random_model(n_layers=1), twelve()
+    logits = ai.last_logits(model, torch.from_numpy(some.tokens))
+    for i, row in enumerate(logits):
+        some.answers[i] = int(row.argmax())
+        logits[:, some.answers[i]] = -torch.inf  # every answer once
+    analysis = ai.analyze_model(model, some, quiet=True)
     page = render_analysis(analysis, [])
     assert analysis.examples is not None
     patches: Any = analysis.examples.patches
@@ -251,6 +257,27 @@ def test_a_circuit_is_of_examples_whose_places_are_the_most_frequent() -> None:
     assert aligned.names == ("0", "1", "verb", "3", "last")
     with pytest.raises(ai.ConfigError, match=r"examples\.positions\('verb'\) == 1"):
         EdgeAblation(random_model(), examples[examples.at == 4])
+
+
+def test_a_circuit_is_judged_on_no_copy_of_what_it_was_pruned_on() -> None:
+    tokens = np.random.default_rng(0).integers(0, 100, (6, 5))[[0, 1, 2, 0, 3, 4, 1, 5]]
+    tokens[3, 4] += 1  # behind the answer
+    answers = [0, 1, 2, 0, 3, 4, 9, 5]
+    aligned = aligned_examples(ai.Examples(tokens, answers, at=3))
+    assert np.array_equal(aligned.tokens, tokens[[0, 1, 2, 4, 5, 6, 7], :4])
+
+
+def test_the_order_of_examples_changes_nothing() -> None:
+    model = random_model(n_layers=1)
+    tokens = np.random.default_rng(0).integers(0, 100, (30, 6))[np.arange(36) % 30]
+    answers = ai.last_logits(model, torch.from_numpy(tokens)).argmax(-1).numpy()
+    found = []
+    for order in (np.arange(36), np.arange(36)[::-1], np.random.default_rng(1).permutation(36)):
+        analysis = ai.analyze_model(model, ai.Examples(tokens[order], answers[order]), quiet=True)
+        assert analysis.examples is not None
+        assert analysis.examples.circuit is not None
+        found.append(to_dict(analysis.examples))
+    assert found[0] == found[1] == found[2]
 
 
 def test_a_metric_without_a_value_in_a_patched_run_is_refused(model: HookedTransformer) -> None:

@@ -57,7 +57,7 @@ from anchor_interp.runs.evaluation import Training, evaluate, predict
 from anchor_interp.runs.phase import Evaluation, decide, near_lines
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Examples, order_of
 
 
 def _routes(subject: Subject) -> RouteScores:
@@ -264,7 +264,8 @@ def _judged_circuit(attempts: _Attempts, seed: int, prune: Callable[..., Any]) -
 def _on_examples(subject: Subject, examples: Examples, attempts: _Attempts) -> ExamplesAnalysis:
     """Everything that needs no anchors."""
     model, seed, attempt = subject.model, subject.seed, attempts.attempt
-    # some of sorted examples would be a selection
+    # some of sorted examples would be a selection; the order given changes nothing
+    examples = examples[order_of(examples)[0]]
     examples = examples[np.random.default_rng(seed).permutation(len(examples))]
     twins, aligned = find_twins(examples, seed=seed), aligned_examples(examples)
     patches, agreement = attempt("patching", patched_examples, model, twins) or (None, None)

@@ -27,7 +27,7 @@ from anchor_interp.models.embeddings import EmbeddingStructure, embedding_struct
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import Perturbation, contrast_pairs, interchange_pairs
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Examples, order_of
 from anchor_interp.tasks.sequences import PROBE, PROBE_TOKENS, aligned_sequences, probe_position
 
 MOST_EDGES = 1_000  # a circuit is pruned only if no more can reach the output
@@ -155,13 +155,18 @@ def patched_examples(model: HookedTransformer, twins: Twins) -> tuple[PatchResul
 
 
 def aligned_examples(examples: Examples) -> Examples:
-    """At most ``2 * MOST`` that have the most frequent answer position and places, up to there."""
+    """Different ones of the most frequent answer position and places, up to there.
+
+    At most ``2 * MOST``. Copies would stand on both sides when a circuit is judged on other ones.
+    """
     where = np.stack([examples.at, *examples.places.values()])
     _, which, n = np.unique(where, axis=1, return_inverse=True, return_counts=True)
-    kept = examples[which.ravel() == n.argmax()][: 2 * MOST]
+    kept = examples[which.ravel() == n.argmax()]
     at = int(kept.at[0])
     places = {name: where for name, where in kept.places.items() if where[0] <= at}
-    return Examples(kept.tokens[:, : at + 1], kept.answers, kept.wrong, places=places)
+    cut = Examples(kept.tokens[:, : at + 1], kept.answers, kept.wrong, places=places)
+    _, first = np.unique(order_of(cut)[1], return_index=True)
+    return cut[np.sort(first)[: 2 * MOST]]
 
 
 def pruned_on_examples(

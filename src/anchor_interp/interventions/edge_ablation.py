@@ -29,7 +29,7 @@ from anchor_interp.interventions.ablation import (
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import answer_logits, answer_positions
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal, finite_rows
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Examples, order_of
 from anchor_interp.tasks.sequences import Sequences, as_examples
 
 Ablation = Literal["zero", "mean", "resample"]
@@ -119,8 +119,9 @@ class EdgeAblation(Readable):
             model's own (``sequences.examples()`` keeps the targets).
         references: for ``mean`` and ``resample``. Sequence i is resampled from reference i, over
             and over; a single sequence from each reference in turn. If None, the references are
-            the sequences themselves, each resampled from the next one in an order drawn from
-            ``seed``.
+            the sequences themselves: equal ones are resampled from the next different one, in an
+            order of the different ones that is drawn from ``seed``. The order of the rows given
+            changes nothing.
         parts: what is ablated besides edges, or in place of single ones.
 
     Raises:
@@ -149,10 +150,12 @@ class EdgeAblation(Readable):
         self.roles = examples.names
         length, mlps = self.tokens.shape[1], parts != "edges"
         self.reachable = reachable_edges(model, length, read=self.at, mlps=mlps)
-        self.answers, self._wrong, self._whose = self._answers(sequences)
-        own = edge_outputs(model, self.tokens, mlps=mlps)
+        # rows are computed in an order of theirs, so that no rounding depends on the given one
+        order, place = order_of(examples)
+        self.answers, self._wrong, self._whose = self._answers(sequences, order)
+        own = edge_outputs(model, self.tokens[order], mlps=mlps)
         self.attention: np.ndarray = own.patterns.double().mean(1).cpu().numpy()
-        self._reference, self._pairs = self._references(own, references, seed)
+        self._reference, self._pairs = self._references(own, order, place, references, seed)
         none = np.zeros_like(self.reachable)
         self.full, self.nothing = self.measure(np.stack([none, self.reachable])).T
 
@@ -218,42 +221,54 @@ class EdgeAblation(Readable):
         relative: Float[np.ndarray, "2 circuit"] = left / scale[:, None]
         return relative
 
-    def _answers(self, given: Any) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"] | None, str]:
+    def _answers(
+        self, given: Any, order: Int64[np.ndarray, " n"]
+    ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"] | None, str]:
         """Right answers (or the model's own), wrong ones, and what the right ones are."""
         with torch.no_grad():
-            logits = answer_logits(self.model, self.tokens, self._read)
+            logits = answer_logits(self.model, self.tokens[order], self._read)
         check_finite(logits, "the model's logits")
         if not isinstance(given, Examples) or given.answers is None:
-            return logits.argmax(-1), None, "the model's own answers"
+            return logits.argmax(-1)[np.argsort(order)], None, "the model's own answers"
         right = torch.from_numpy(given.answers).to(logits.device)
         wrong = None if given.wrong is None else torch.from_numpy(given.wrong).to(logits.device)
         return right, wrong, "answers as given" if wrong is None else "answers against wrong ones"
 
     def _references(
-        self, own: EdgeOutputs, references: _References | None, seed: int
+        self,
+        own: EdgeOutputs,
+        order: Int64[np.ndarray, " n"],
+        place: Int64[np.ndarray, " n"],
+        references: _References | None,
+        seed: int,
     ) -> tuple[EdgeOutputs | MeanEdgeOutputs | None, Pairs]:
         """What ablated edges carry, and which reference each sequence takes."""
-        n = len(self.tokens)
-        each = np.arange(n)
         if self.ablation == "zero":
             checked(references, type(None), "the references of zero ablation")
-            return None, (each, each)
+            return None, (order, order)
         if references is None:
-            if n < 2:
-                raise ConfigError(f"{self.ablation} ablation of one sequence needs references")
-            order, others = np.random.default_rng(seed).permutation(n), np.empty_like(each)
-            others[order] = np.roll(order, -1)  # one cycle: no sequence is its own reference
-            outputs, pairs = own, (each, others)
+            read = self.tokens[order, : self.at + 1].cpu().numpy()
+            _, first, which = np.unique(read, axis=0, return_index=True, return_inverse=True)
+            if len(first) < 2:
+                same = "one sequence" if len(read) == 1 else f"{len(read)} equal sequences"
+                raise ConfigError(f"{self.ablation} ablation of {same} needs references")
+            cycle = np.random.default_rng(seed).permutation(len(first))
+            following = np.empty_like(cycle)
+            following[cycle] = np.roll(cycle, -1)
+            outputs, pairs = own, (order, first[following[which.ravel()]])
         else:
             donors = _aligned(references)
             plain = not donors.places and len(donors.names) == len(self.roles)
             if donors.names != self.roles and not plain:
                 there, here = ", ".join(donors.names), ", ".join(self.roles)
                 raise ConfigError(f"the references have the positions {there}; expected {here}")
-            outputs = edge_outputs(self.model, donors, mlps=self.parts != "edges")
-            around = np.arange(max(n, len(donors)))
-            pairs = around % n, around % len(donors)
-        return (outputs, pairs) if self.ablation == "resample" else (outputs.mean(), (each, each))
+            theirs, at = order_of(donors)
+            outputs = edge_outputs(self.model, donors[theirs], mlps=self.parts != "edges")
+            around = np.arange(max(len(order), len(donors)))
+            sequence, donor = around % len(order), at[around % len(donors)]
+            sorting = np.lexsort((donor, place[sequence]))
+            pairs = sequence[sorting], donor[sorting]
+        return (outputs, pairs) if self.ablation == "resample" else (outputs.mean(), (order, order))
 
 
 @torch.no_grad()

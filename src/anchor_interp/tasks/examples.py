@@ -256,6 +256,18 @@ class Examples(Readable):
             yield {"tokens": " ".join(map(str, read)), **{n: v[i] for n, v in known.items()}}
 
 
+def order_of(examples: Examples) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+    """The order of examples that follows from them, wherever they stand, and their places in it.
+
+    Equal examples, which have the same tokens, answers and positions, share the first one's place.
+    """
+    each = (examples.answers, examples.wrong, examples.at, *examples.places.values())
+    rows = np.column_stack([examples.tokens, *(values for values in each if values is not None)])
+    _, which = np.unique(rows, axis=0, return_inverse=True)
+    order = np.argsort(which.ravel(), kind="stable")
+    return order, np.searchsorted(which.ravel()[order], which.ravel())
+
+
 def check_aligned(**named: Examples) -> None:
     """ConfigError if two sets, by name, differ in shape, or in where a place of both lies."""
     (one, a), (other, b) = named.items()
