@@ -316,7 +316,7 @@ def test_a_grid_has_the_positions_of_the_examples() -> None:
     ]  # fmt: skip
     plain = ai.site_grid(random_model(), ["mlp_out"], positions=ai.Examples(CLEAN.tokens, at=3))
     assert [site.position for site in plain] == [0, 1, 2, 3] * 3
-    padded = ai.Examples([[0, 0, 3, 4], [0, 5, 6, 7]], padding=0)
+    padded = ai.Examples([[0, 0, 3, 4], [8, 5, 6, 7]], padding=0)
     in_all = ai.site_grid(random_model(n_layers=1), ["mlp_out"], positions=padded)
     assert [site.position for site in in_all] == [2, 3]
     nowhere = ai.Examples([[0, 0, 3], [4, 0, 0]], padding=0)

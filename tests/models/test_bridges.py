@@ -116,6 +116,20 @@ def test_grouped_values_come_once_a_group() -> None:
     torch.testing.assert_close(found["blocks.0.attn.hook_v"], expected, atol=1e-10, rtol=0)
 
 
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "OPTForCausalLM"])
+def test_masked_padding_is_not_read(architecture: str) -> None:
+    """In float32: with left padding some models of transformers are NaN in float64."""
+    bridge = wrapped.__wrapped__(architecture)[0].float()
+    mask = torch.ones_like(TOKENS)
+    mask[0, :3] = mask[1, 6:] = 0
+    padded = ai.Examples(TOKENS, attention_mask=mask)
+    expected = torch.cat([ai.last_logits(bridge, TOKENS[row, mask[row] == 1][None]) for row in range(4)])
+    torch.testing.assert_close(ai.last_logits(bridge, padded), expected, atol=1e-5, rtol=0)
+    stream = activations(bridge, padded, ["blocks.0.hook_resid_post"])["blocks.0.hook_resid_post"]
+    (alone,) = activations(bridge, TOKENS[:1, 3:], ["blocks.0.hook_resid_post"]).values()
+    torch.testing.assert_close(stream[:1, 3:], alone, atol=1e-5, rtol=0)
+
+
 def test_complexity_reads_the_weights_of_the_wrapped_model() -> None:
     bridge, plain = wrapped("LlamaForCausalLM")
     rows = ai.complexity(bridge).to_frame()

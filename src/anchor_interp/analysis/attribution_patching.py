@@ -52,7 +52,7 @@ def attribution_patch(
     hooks, n = list(dict.fromkeys(site.hook for site in sites)), len(twins.rows)
     record = [*hooks, _EMBEDDING]
     with torch.no_grad():
-        logits, given = replaced_run(model, twins.donors, (), twins.at, record=record, batch_size=n)
+        logits, given = replaced_run(model, twins.donors, (), record=record, batch_size=n)
     donor = measure(metric, logits)
     base, own, slopes = _gradients(twins, hooks, given[_EMBEDDING], 0.0)
     for share in np.arange(1, steps) / steps:
@@ -99,7 +99,7 @@ def _gradients(
 
     edits = {_EMBEDDING: start} | {hook: keep(hook) for hook in hooks}
     with torch.enable_grad(), hooked(twins.model, edits):
-        logits = answer_logits(twins.model, twins.rows, twins.at)
+        logits = answer_logits(twins.model, twins.rows)
         value = twins.metric(logits)
         if not value.requires_grad:
             raise ConfigError("the metric has no gradient; take logit_difference or log_prob")

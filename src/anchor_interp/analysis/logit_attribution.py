@@ -29,7 +29,8 @@ from anchor_interp._util.readable import Readable
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.models.finite import at_least_float32, check_answers, rounding
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import HookedTransformer, Inputs, finite_rows, layout
+from anchor_interp.models.rows import Rows, finite_rows
+from anchor_interp.models.transformer import HookedTransformer, Inputs, layout
 from anchor_interp.tasks.examples import Examples, as_integers
 
 _CENTRED = {"LN": True, "LNPre": True, "RMS": False, "RMSPre": False}  # whether the mean goes
@@ -99,7 +100,7 @@ def logit_lens(model: HookedTransformer, tokens: Inputs) -> LogitLens:
     streams = torch.stack([_read(x, tokens) for x in seen.values()])  # [point, batch, d]
     read = model.ln_final(streams) if model.cfg.normalization_type in _CENTRED else streams
     logits = read @ model.unembed.W_U.to(read.dtype) + model.unembed.b_U
-    _check_sum(model, last_logits(model, tokens), logits[-1], logits)
+    _check_sum(model, last_logits(model, rows), logits[-1], logits)
     return LogitLens(tuple(names), logits.double().cpu().numpy())
 
 
@@ -128,13 +129,13 @@ def attribute_logits(
     if len(chosen) != n:
         raise ConfigError(f"answers has shape {chosen.shape}; expected one row for each of {n}")
     check_answers(chosen, d_vocab)
-    index = torch.from_numpy(chosen.astype(np.int64)).to(rows.device)
+    index = torch.from_numpy(chosen.astype(np.int64)).to(rows.tokens.device)
     parts = _components(model, rows, tokens)
     streams = torch.stack(list(parts.values()))
     bias = at_least_float32(model.unembed.b_U).expand(1, n, -1)
     every = torch.cat([streams @ model.unembed.W_U.to(streams.dtype), bias])
     logits = every.gather(2, index.expand(len(every), -1, -1))  # [component, batch, answer]
-    _check_sum(model, last_logits(model, tokens).gather(1, index), logits.sum(0), logits)
+    _check_sum(model, last_logits(model, rows).gather(1, index), logits.sum(0), logits)
     return Attribution((*parts, "unembedding bias"), logits.double().cpu().numpy())
 
 
@@ -144,7 +145,7 @@ def _read(activation: Tensor, inputs: Inputs) -> Tensor:
     return at_least_float32(activation[np.arange(len(activation)), at])
 
 
-def _components(model: HookedTransformer, rows: Tensor, inputs: Inputs) -> Parts:
+def _components(model: HookedTransformer, rows: Rows, inputs: Inputs) -> Parts:
     """What the unembedding reads of the inputs, as a sum of components."""
     post, attn_only = layout(model) == "post", model.cfg.attn_only
     embeds = ["embed"] + ["pos_embed"] * (model.cfg.positional_embedding_type == "standard")

@@ -162,9 +162,7 @@ def aligned_examples(examples: Examples) -> Examples:
     where = np.stack([examples.at, *examples.places.values()])
     _, which, n = np.unique(where, axis=1, return_inverse=True, return_counts=True)
     kept = examples[which.ravel() == n.argmax()]
-    at = int(kept.at[0])
-    places = {name: where for name, where in kept.places.items() if where[0] <= at}
-    cut = Examples(kept.tokens[:, : at + 1], kept.answers, kept.wrong, places=places)
+    cut = kept.until(int(kept.at[0]) + 1)
     _, first = np.unique(order_of(cut)[1], return_index=True)
     return cut[np.sort(first)[: 2 * MOST]]
 

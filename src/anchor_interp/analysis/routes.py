@@ -25,7 +25,8 @@ from anchor_interp.interventions.edge_ablation import LEAST_CHANGE, reachable_ed
 from anchor_interp.interventions.passes import declare
 from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import HookedTransformer, token_rows
+from anchor_interp.models.rows import model_rows
+from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import replace_anchors, replace_keys
 from anchor_interp.tasks.sequences import Place, Sequences, drawn_sequences, places
@@ -212,7 +213,7 @@ def _legs(
     every, at = np.arange(len(tokens)), places(clean, "first")
     for each in (clean.tokens, tokens):  # they differ in one token, so no route makes another pair
         declare(zip(each[every, at].tolist(), each[every, at + 1].tolist(), strict=True))
-    rows, before = token_rows(model, tokens), token_rows(model, clean)
+    rows, before = model_rows(model, tokens), model_rows(model, clean)
     original, exchanged = (last_logits(model, each) for each in (before, rows))
     answer, other = original.argmax(-1), exchanged.argmax(-1)
     (used,) = torch.nonzero(answer != other, as_tuple=True)

@@ -23,6 +23,7 @@ from anchor_interp.interventions.hooks import Edit, activations, hooked
 from anchor_interp.interventions.masks import mask_edges
 from anchor_interp.models.finite import rounding
 from anchor_interp.models.lens import is_bridge
+from anchor_interp.models.rows import Rows
 from anchor_interp.models.transformer import Edges, HookedTransformer, Inputs, has_hooks
 
 
@@ -76,7 +77,9 @@ class MeanEdgeOutputs:
         return torch.einsum("bhqk,hqkd->bqhd", edges.to(products), products)
 
 
-def edge_outputs(model: HookedTransformer, tokens: Inputs, *, mlps: bool = False) -> EdgeOutputs:
+def edge_outputs(
+    model: HookedTransformer, tokens: Inputs | Rows, *, mlps: bool = False
+) -> EdgeOutputs:
     """Record what every edge carries in some sequences; hooks attached to the model act.
 
     Raises ConfigError if heads without hooks write something else than the sum of these products.

@@ -27,8 +27,9 @@ from anchor_interp.interventions.ablation import (
     edge_outputs,
 )
 from anchor_interp.models.finite import check_finite
-from anchor_interp.models.forward import answer_logits, answer_positions
-from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal, finite_rows
+from anchor_interp.models.forward import answer_logits
+from anchor_interp.models.rows import Rows, finite_rows
+from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal
 from anchor_interp.tasks.examples import Examples, order_of
 from anchor_interp.tasks.sequences import Sequences, as_examples
 
@@ -144,16 +145,19 @@ class EdgeAblation(Readable):
         checked(seed, int, "seed", low=0)
         examples = _aligned(sequences)
         self.model = model
-        self.tokens = finite_rows(model, examples)
+        self.rows = finite_rows(model, examples)
+        self.tokens = self.rows.tokens
         self.at = int(examples.at[0])
-        self._read = answer_positions(examples, self.tokens.device)
         self.roles = examples.names
         length, mlps = self.tokens.shape[1], parts != "edges"
         self.reachable = reachable_edges(model, length, read=self.at, mlps=mlps)
+        if self.rows.attention_mask is not None:  # padding sends and receives nothing
+            places = np.flatnonzero(~examples.inside.any(0))
+            self.reachable[..., places] = self.reachable[..., places, :] = False
         # rows are computed in an order of theirs, so that no rounding depends on the given one
         order, place = order_of(examples)
         self.answers, self._wrong, self._whose = self._answers(sequences, order)
-        own = edge_outputs(model, self.tokens[order], mlps=mlps)
+        own = edge_outputs(model, self.rows[order], mlps=mlps)
         self.attention: np.ndarray = own.patterns.double().mean(1).cpu().numpy()
         self._reference, self._pairs = self._references(own, order, place, references, seed)
         none = np.zeros_like(self.reachable)
@@ -197,9 +201,7 @@ class EdgeAblation(Readable):
             return torch.cat([correct, difference, logits.log_softmax(-1).gather(1, answer)], 1)
 
         edges = torch.from_numpy(ablated)[:, None]
-        scores = run_ablated(
-            self.model, self.tokens, edges, self._pairs, self._reference, score, at=self._read
-        )
+        scores = run_ablated(self.model, self.rows, edges, self._pairs, self._reference, score)
         means: Float[np.ndarray, "3 circuit"] = scores.mean(1).T
         return means
 
@@ -226,7 +228,7 @@ class EdgeAblation(Readable):
     ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"] | None, str]:
         """Right answers (or the model's own), wrong ones, and what the right ones are."""
         with torch.no_grad():
-            logits = answer_logits(self.model, self.tokens[order], self._read)
+            logits = answer_logits(self.model, self.rows[order])
         check_finite(logits, "the model's logits")
         if not isinstance(given, Examples) or given.answers is None:
             return logits.argmax(-1)[np.argsort(order)], None, "the model's own answers"
@@ -248,6 +250,8 @@ class EdgeAblation(Readable):
             return None, (order, order)
         if references is None:
             read = self.tokens[order, : self.at + 1].cpu().numpy()
+            if (mask := self.rows.attention_mask) is not None:
+                read = np.where(mask[order, : self.at + 1].cpu().numpy(), read, -1)
             _, first, which = np.unique(read, axis=0, return_index=True, return_inverse=True)
             if len(first) < 2:
                 same = "one sequence" if len(read) == 1 else f"{len(read)} equal sequences"
@@ -274,36 +278,34 @@ class EdgeAblation(Readable):
 @torch.no_grad()
 def run_ablated(
     model: HookedTransformer,
-    tokens: Int64[Tensor, "n length"],
+    rows: Rows,
     ablated: Bool[Tensor, "circuit batch layer head query key"],
     pairs: Pairs,
     reference: EdgeOutputs | MeanEdgeOutputs | None,
     score: Callable[[Tensor, Tensor], Tensor],
-    *,
-    at: Int64[Tensor, " n"] | None = None,
 ) -> Float[np.ndarray, "circuit pair metric"]:
     """Score every pair of a sequence and a reference under every set of ablated edges.
 
-    ``score`` takes logits in float64, at the position ``at`` of each sequence (the last one if
-    None), with the sequence of each row, and returns (row, metric). A batch of 1 in ``ablated``
-    stands for every sequence.
+    ``score`` takes logits in float64, where each sequence is answered, with the number of each
+    sequence, and returns (sequence, metric). A batch of 1 in ``ablated`` stands for every sequence.
     """
-    sequence, other = (torch.from_numpy(index).to(tokens.device) for index in pairs)
+    device = rows.tokens.device
+    sequence, other = (torch.from_numpy(index).to(device) for index in pairs)
     n = len(sequence)
     parts = []
     for chunk in torch.split(
         torch.arange(len(ablated) * n, device="cpu"), BATCH
     ):  # sets share passes
-        circuit, pair = chunk // n, (chunk % n).to(tokens.device)
-        rows = sequence[pair]
-        edges = ablated[circuit, rows.cpu() if ablated.shape[1] > 1 else 0].movedim(0, 1)
+        circuit, pair = chunk // n, (chunk % n).to(device)
+        chosen = sequence[pair]
+        edges = ablated[circuit, chosen.cpu() if ablated.shape[1] > 1 else 0].movedim(0, 1)
         donors = None if reference is None else reference.rows(other[pair])
         # without edges to ablate no hook is attached, and the fast path is taken
         heads, mlps = edges[:, :, : model.cfg.n_heads], edges[:, :, model.cfg.n_heads :]
         ablated_mlps = mlps.diagonal(dim1=-2, dim2=-1).any(2)  # [layer, batch, position]
         with ablate_edges(model, heads, donors, mlps=ablated_mlps):
-            logits = answer_logits(model, tokens[rows], None if at is None else at[rows])
-        parts.append(score(logits.double(), rows).double().cpu())
+            logits = answer_logits(model, rows[chosen])
+        parts.append(score(logits.double(), chosen).double().cpu())
     return torch.cat(parts).view(len(ablated), n, -1).numpy()
 
 

@@ -20,12 +20,13 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from anchor_interp.models.finite import check_finite, rounding
 from anchor_interp.models.linear import linear
 from anchor_interp.models.overrides import Snapshot, is_known, is_library_whole
+from anchor_interp.models.rows import Rows, model_rows
 from anchor_interp.models.transformer import (
     HookedTransformer,
     Inputs,
@@ -34,9 +35,7 @@ from anchor_interp.models.transformer import (
     device,
     has_hooks,
     place,
-    token_rows,
 )
-from anchor_interp.tasks.examples import Examples
 
 Block = Any
 """A TransformerLens block or LayerNorm, whose attributes its classes declare as abstract."""
@@ -44,28 +43,29 @@ _COMPARED = (3, 32)
 """Rows, and positions of each at most, by which both paths are compared."""
 
 
-def last_logits(model: HookedTransformer, tokens: Inputs) -> Float[Tensor, "batch d_vocab"]:
+def last_logits(model: HookedTransformer, tokens: Inputs | Rows) -> Float[Tensor, "batch d_vocab"]:
     """Logits at the last position of sequences or token indices; of examples, at their answer's.
 
-    Takes the fast path where it can, otherwise ``model(tokens)[:, -1]``: with hooks attached, for
-    an architecture that the fast path does not implement, or where a user changed what runs.
+    Takes the fast path where it can, otherwise ``model(tokens)[:, -1]``: with hooks attached, with
+    padding masked, for an architecture that the fast path does not implement, or where a user
+    changed what runs.
 
     Raises:
-        ConfigError: as :func:`anchor_interp.models.transformer.token_rows`, or logits that are not
-            finite.
+        ConfigError: as :func:`anchor_interp.models.rows.model_rows`, or logits that are not finite.
     """
-    rows = token_rows(model, tokens)
-    at = answer_positions(tokens, rows.device) if isinstance(tokens, Examples) else None
-    return check_finite(answer_logits(model, rows, at), "the model's logits")
+    logits = answer_logits(model, model_rows(model, tokens))
+    return check_finite(logits, "the model's logits")
 
 
-def answer_logits(
-    model: HookedTransformer, rows: Int[Tensor, "batch pos"], at: Int64[Tensor, " batch"] | None
-) -> Float[Tensor, "batch d_vocab"]:
-    """:func:`last_logits` of checked rows, at one position of each; at the last if None."""
-    if at is None:
-        return place_logits(model, rows)
-    return place_logits(model, rows, at + torch.arange(len(rows), device=at.device) * rows.shape[1])
+def answer_logits(model: HookedTransformer, rows: Rows) -> Float[Tensor, "batch d_vocab"]:
+    """:func:`last_logits` of checked rows."""
+    tokens, places = rows.tokens, rows.at
+    if places is not None:
+        places = places + torch.arange(len(tokens), device=places.device) * tokens.shape[1]
+    if rows.attention_mask is None:
+        return place_logits(model, tokens, places)
+    logits = rows.through(model)
+    return logits[:, -1] if places is None else logits.flatten(0, 1)[places]
 
 
 def place_logits(
@@ -87,13 +87,6 @@ def place_logits(
         return fast_logits(model, tokens, places, n_input_tokens=n_input_tokens)
     logits = cast(Tensor, model(tokens))
     return logits[:, -1] if places is None else logits.flatten(0, 1)[places]
-
-
-def answer_positions(examples: Examples, device: torch.device) -> Int64[Tensor, " n"] | None:
-    """Where examples are answered, on a device; None if all are at the last position."""
-    if (examples.at == examples.tokens.shape[1] - 1).all():
-        return None
-    return torch.from_numpy(examples.at).to(device)
 
 
 def fast_last_logits(

@@ -41,7 +41,7 @@ from torch.nn.modules import module as torch_module
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.models.finite import check_answers, check_weights, placed
+from anchor_interp.models.finite import check_answers, placed
 from anchor_interp.models.init import initialize
 from anchor_interp.models.lens import HookedTransformer as HookedTransformer
 from anchor_interp.models.lens import (
@@ -316,13 +316,6 @@ def token_rows(model: HookedTransformer, tokens: Inputs) -> Int[Tensor, "batch p
     low, high = (int(rows.min()), int(rows.max())) if len(rows) else (0, 0)
     if low < 0 or high >= model.cfg.d_vocab:
         raise ConfigError(f"tokens run from {low} to {high}; expected 0 to {model.cfg.d_vocab - 1}")
-    return rows
-
-
-def finite_rows(model: HookedTransformer, tokens: Inputs) -> Int[Tensor, "batch pos"]:
-    """:func:`token_rows`, or a ConfigError if a weight is not finite."""
-    rows = token_rows(model, tokens)
-    check_weights(model)
     return rows
 
 

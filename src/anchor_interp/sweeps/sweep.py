@@ -53,8 +53,9 @@ def sweep(
         raise ConfigError(f"{text}: leave accelerate launch out, or unset WORLD_SIZE")
     plan = spec if isinstance(spec, Sweep) else read_sweep(spec)
     checked(batch, int, "batch", low=0)
-    configs = plan.configs()
     folder = SweepFolder(checked_path(out, "out"))
+    plan = folder.resumed(plan)
+    configs = plan.configs()
     engine = LocalEngine() if engine is None else engine
     by_run = measures if isinstance(measures, Mapping) else dict.fromkeys(configs, measures)
     wanted = {name: tuple(by_run.get(name, ())) for name in configs}
