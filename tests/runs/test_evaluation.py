@@ -22,7 +22,7 @@ from anchor_interp.runs.evaluation import Training, evaluate, predict
 from anchor_interp.runs.phase import Evaluation, classify, decide
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.examples import Dataset, Examples
-from anchor_interp.tasks.functions import Override, Pair, Table
+from anchor_interp.tasks.functions import Affine, Anchor, Override, Pair, Table
 from anchor_interp.tasks.sequences import Sequences, draw, sample
 
 Answer = Callable[[AnchorTask, Pair, int, int], int]
@@ -397,3 +397,44 @@ def test_training_that_keeps_the_split_is_judged_by_it(caplog: pytest.LogCapture
     found = evaluate_trained(CONTROL, knows_test_keys, sample(CONTROL, "train", 500, seed=0))
     assert found.id_accuracy == found.cells.seen_test_keys == 1
     assert not caplog.records
+
+
+COUNT = tuple(Anchor(token, Affine(token)) for token in (1, 2, 3, 4))
+"""x + 1 to x + 4: 2 + 3 = 1 + 4, so a model that reads (2, 3) as (1, 4) gives the rule's answer."""
+
+
+@pytest.mark.parametrize("unseen", [((2, 3),), ((2, 3), (3, 2))])
+def test_a_rule_that_a_seen_pair_has_is_no_inference(unseen: tuple[Pair, ...]) -> None:
+    found = evaluate_oracle(AnchorTask(anchors=COUNT, unseen=unseen), inferential)
+    assert found.ood_accuracy == 1
+    assert (1, 4) in found.unseen[0].as_seen
+    decision = decide(found)
+    assert decision.phase == "other"
+    assert "has the answers of a seen one, (2, 3) of (1, 4)" in decision.reason
+    assert from_dict(Evaluation, json.loads(canonical_json(found))) == found
+
+
+def test_only_unseen_pairs_that_can_tell_count() -> None:
+    """(2, 3) has a seen pair's answers and (4, 4) has none: a model right on the first alone."""
+    task = AnchorTask(anchors=COUNT, unseen=((2, 3), (4, 4)))
+
+    def borrowing(task: AnchorTask, pair: Pair, key: int, place: int) -> int:
+        return key + 2 if pair == (4, 4) else inferential(task, pair, key, place)
+
+    found = evaluate_oracle(task, borrowing)
+    assert [answers.inferential for answers in found.unseen] == [1, 0]
+    assert found.ood_accuracy == 0
+    assert classify(found) != "inferential"
+    assert classify(evaluate_oracle(task, inferential)) == "inferential"
+
+
+def test_keys_at_which_a_seen_pair_has_the_rule_do_not_count() -> None:
+    """(2, 2) has the answers of the unseen (1, 1) at all keys but the five largest."""
+    nearly = Table(20, tuple(x + 10 if x < 95 else x for x in range(20, 100)))
+    task = AnchorTask(unseen=((1, 1),), overrides=(Override((2, 2), nearly),))
+
+    def reading(task: AnchorTask, pair: Pair, key: int, place: int) -> int:
+        return inferential(task, (2, 2) if pair == (1, 1) else pair, key, place)
+
+    assert evaluate_oracle(task, reading, n=100).ood_accuracy == 0
+    assert classify(evaluate_oracle(task, inferential, n=100)) == "inferential"

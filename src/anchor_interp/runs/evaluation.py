@@ -8,7 +8,9 @@ B).
 * **train** accuracy is on the run's own training sequences, noise included;
 * **ID** accuracy is the mean over the seen pairs, with test keys. If the training sequences given
   have test keys, it is of keys and positions that they lack, or else of other noise;
-* **OOD** accuracy is the mean over the unseen pairs, with training and test keys;
+* **OOD** accuracy is the mean over the unseen pairs, with training and test keys. It counts the
+  keys at which the rule differs from what seen pairs like it (``AnchorTask.alike``) were trained
+  on, and the pairs that have such keys, if there are any;
 * **symmetric** accuracy is the share of unseen sequences answered with the target of the other
   order (this and OOD count the keys at which the two answers differ: in the presets, all);
 * **commutativity** is the share of predictions on unseen pairs that stay the same when the two
@@ -148,6 +150,7 @@ def _of_pairs(
     pairs = tuple(PairAccuracy(pair, task.role(pair), *shares(pair)) for pair in task.pairs)
     answered = [_unseen_answers(model, task, pair, n, seed) for pair in task.unseen]
     unseen = tuple(answers for answers, _ in answered)
+    telling = [answers for answers in unseen if not answers.cannot_tell]
     wrong = np.concatenate([np.empty(0), *(stays for _, stays in answered)])
     seen_pairs = [entry for entry in pairs if entry.role != "unseen"]
     unseen_pairs = [entry for entry in pairs if entry.role == "unseen"]
@@ -163,7 +166,7 @@ def _of_pairs(
     return {
         "train_accuracy": None if training is None else training_accuracy(model, training),
         "id_accuracy": new,
-        "ood_accuracy": _mean(answers.inferential for answers in unseen),
+        "ood_accuracy": _mean(each.inferential for each in telling or unseen),
         "symmetric_accuracy": _mean(answers.symmetric for answers in unseen),
         "commutativity": _mean(answers.commutativity for answers in unseen),
         "key_dependence": _mean(answers.key_dependence for answers in unseen),
@@ -299,16 +302,18 @@ def _unseen_answers(
     differ = np.ones_like(keys, dtype=bool) if mirrored is None else mirrored != composed
     if not differ.any():  # the two answers coincide at every key that was drawn
         mirrored, differ = None, ~differ
+    tells = differ & task.tells(pair, keys)
     stays = (answer == swapped)[answer != composed] if pair[0] != pair[1] else np.empty(0, bool)
     values, counts = np.unique(answer - keys, return_counts=True)
     ranked = sorted(zip(counts, values, strict=True), key=lambda item: (-item[0], item[1]))
     answers = UnseenAnswers(
         pair=pair,
-        inferential=float((answer == composed)[differ].mean()),
+        inferential=float((answer == composed)[tells if tells.any() else differ].mean()),
         symmetric=None if mirrored is None else float((answer == mirrored)[differ].mean()),
         commutativity=None if pair[0] == pair[1] else float((answer == swapped).mean()),
         key_dependence=float((answer != other).mean()),
         as_other_order=mirrored is None and (pair[1], pair[0]) in task.seen,
+        as_seen=() if tells.any() else task.alike(pair),
         offsets={f"{value:+d}": float(count / len(keys)) for count, value in ranked},
     )
     return answers, stays
