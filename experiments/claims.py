@@ -74,10 +74,12 @@ class Claim:
 def registered(name: str, short: str, effect: Effect, /, **more: Any) -> Claim:
     """A claim of ``registered.toml``, in the words that were written down."""
     said = REGISTERED[name]
-    words = {key: said[key] for key in ("quote", "statistic", "least", "note") if key in said}
-    words |= {"asks": said["sentence"] if said["by"] == "ours" else "", "planned": said["n"],
-              "source": said["figure"]}  # fmt: skip
-    return Claim(**{"name": name, "short": short, "effect": effect} | words | more)
+    words: dict[str, Any] = {
+        "name": name, "short": short, "effect": effect, "planned": said["n"],
+        "asks": said["sentence"] if said["by"] == "ours" else "", "source": said["figure"],
+        **{key: said[key] for key in ("quote", "statistic", "least", "note") if key in said},
+    }  # fmt: skip
+    return Claim(**words | more)
 
 
 @dataclass(frozen=True)

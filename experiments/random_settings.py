@@ -114,7 +114,7 @@ PHASE_2 = equal(phase=("composite", "symmetric"))
 STRATUM = ("task", "normalization")
 IN_NEURIPS = equal(task="neurips", normalization="post")
 IN_CONTROL = equal(task="complexity-control", normalization="post")
-_IN_POST: Mapping[str, Any] = {"runs": POST, "elsewhere": ("settings-pre",), "also": STRATUM}
+_IN_POST: dict[str, Any] = {"runs": POST, "elsewhere": ("settings-pre",), "also": STRATUM}
 
 
 def between(number: Any, more: Any, less: Any, where: Any, **words: Any) -> Difference:
