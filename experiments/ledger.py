@@ -90,7 +90,7 @@ class Pages:
         """A page with every table and number made anew."""
         texts: Mapping[str, Callable[[str], str]] = {
             "claim": self.claim, "part": self.part, "papers": self.papers,
-            "verdict": lambda name: self.judged[name].verdict,
+            "verdict": self.verdict,
         }  # fmt: skip
         text = _PLACE.sub(lambda m: f"{m[1]}\n{self.tables[m[2]]()}\n{m[3]}", text)
         text = _TEXT.sub(lambda m: f"{m[1]}{texts[m[2]](m[3])}{m[4]}", text)
@@ -215,8 +215,17 @@ class Pages:
         cost = f", {hours:,.{int(hours < 10)}f} core-hours" if hours else ""
         return f"{times:.2g} times as many runs{why}: {runs:,}{cost}."
 
+    def verdict(self, name: str) -> str:
+        """The verdict on a claim, which may be archived."""
+        return self.judged[name].verdict if name in self.judged else _archived(name)["verdict"]
+
     def claim(self, name: str) -> str:
         """A claim's verdict and effect."""
+        if name not in self.judged:
+            row = _archived(name)
+            numbers = [float(row[key]) for key in ("effect", "low", "high") if row[key]]
+            text = "{:+.2f} [{:.2f}, {:.2f}]".format(*numbers) if numbers else ""
+            return ", ".join(filter(None, (row["verdict"], text)))
         return ", ".join(filter(None, (self.judged[name].verdict, effect_text(self.judged[name]))))
 
     def part(self, name_and_part: str) -> str:
@@ -286,6 +295,10 @@ def _known(judged: Judgement) -> str:
     if others is not None and others.found is not None:
         rest = f"without them {estimate_text(others.found)}, p {_p(others.found.p)}"
     return f"{judged.known} of {len(judged.finding.runs)} runs; {rest}"
+
+
+def _archived(name: str) -> Mapping[str, str]:
+    return next(row for row in archived() if row["claim"] == name)
 
 
 @cache

@@ -153,7 +153,7 @@ CLAIMS = [
         note="Models pass through the rule: at the end 15 of 42 runs of gamma 0.8 and 0.95 answer "
         "mostly by it, of those that have fitted 11 of 26. At gamma 0.8 with two layers the best "
         "share of symmetric answers is 0.87. The paper's appendix A gives gamma = 0.8 for "
-        "symmetric models of two layers: in its figures the same gamma can be called small or large.",
+        "symmetric models of two layers: in its figures a gamma can be called small or large.",
     ),
     registered(
         "fig2-symmetric-level", "large weights: most are symmetric at their best",
