@@ -81,7 +81,9 @@ class Pages:
         made = {"counts": self.counts, "figures": self.figures, "unanswered": self.unanswered,
                 "studies": self.studies}  # fmt: skip
         tables: dict[str, Callable[[], str]] = {**made}
-        for script in scripts().values():
+        from evidence import verdict
+
+        for script in (*scripts().values(), verdict):
             for name, of in getattr(script, "TABLES", {}).items():
                 tables[name] = partial(of, self.data)
         return tables
