@@ -8,7 +8,9 @@ from typing import Any
 
 from anchor_interp.runs.config import override
 from anchor_interp.runs.presets import preset
+from anchor_interp.sweeps.diagrams import Diagram, phase_diagrams
 from effects import Row, Rows, equal
+from studies import Data
 
 # Where runs on the paper's anchor task start: two pre-LayerNorm layers of one head.
 CONTROL = override(
@@ -43,3 +45,9 @@ OF_GRID: dict[str, Any] = IN_PRE | {"apart": ("design",), "cluster": ("seed",)}
 AT_EQUAL_DECAY: dict[str, Any] = OF_GRID | {"select": holding("weight_decay")}
 AT_EQUAL_GAMMA: dict[str, Any] = OF_GRID | {"select": holding("gamma")}
 KNOWN_PRE = ("decay", "settings", "settings-judging")
+
+
+def plane(data: Data, **where: tuple[float, ...]) -> Diagram:
+    """The phase diagram of the grid over gamma and weight decay, or a row of it."""
+    axes = {"x": "gamma"} if where else {"x": "gamma", "y": "weight_decay"}
+    return phase_diagrams(data.rows("decay"), **axes, where=where).diagrams[0]
