@@ -9,7 +9,9 @@ from typing import Any
 
 from anchor_interp.runs.config import override
 from anchor_interp.runs.presets import preset
+from anchor_interp.runs.run import Run, load
 from anchor_interp.sweeps.spec import Grid, Sweep
+from studies import TABLES, Data
 
 PAPER = preset("paper-1head")  # the paper's model and training (appendix A)
 
@@ -30,3 +32,15 @@ def until_fitted(cells: Mapping[float, int], first_seed: int, steps: int, **sett
             config = override(start, gamma=gamma, lr=rate, lr_end=rate)
             grids.append(Grid(config, seeds=tuple(of_rate)))
     return Sweep(tuple(grids))
+
+
+def pair(data: Data) -> list[Run]:
+    """Runs to look into: the user's, or an inferential and a symmetric one of width 128.
+
+    They stand beside the tables, rounded to float16: of ``width-or-scale`` (12,000 steps, two
+    post-LayerNorm layers) the run from small weights with most answers by the rule, gamma 0.99 with
+    the standard deviation of 0.8 at width 400, and the run from large weights that is the most
+    symmetric, gamma 0.32.
+    """
+    folders = (TABLES / "paper" / "pair" / name for name in ("inferential", "symmetric"))
+    return [*data.own] or [*map(load, folders)]

@@ -15,10 +15,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from anchor_interp.analysis.clusters import pair_clusters
+from anchor_interp.analysis.flow import information_flow
+from anchor_interp.pages.mechanism_figures import cluster_map
+from anchor_interp.pages.mechanism_figures import information_flow as flow_map
+from anchor_interp.tasks.sequences import PROBE
 from claims import Claim
-from common import main
+from common import Panels, main
+from drawing import every_run, titled
 from effects import Row, number_of
+from neurips import pair
 from random_settings import COMPOSITE, IN_NEURIPS, INFERENTIAL, KNOWN, SYMMETRIC, between, mean_of
+from studies import Data
 
 
 def order_apart(row: Row) -> float | None:
@@ -74,6 +82,22 @@ CLAIMS = [
         known=KNOWN,
     ),
 ]  # fmt: skip
+
+
+def draw(data: Data) -> Panels:
+    """Information flow and the states of pairs after layer 0, and the routes of every run."""
+    panels = []
+    for run, letters in zip(pair(data)[::-1], (("(a)", "(b)"), ("(c)", "")), strict=False):
+        clusters = pair_clusters(
+            run.model, run.config.anchor_task, n=10_000, centre=False, tsne=True
+        )
+        panels.append([
+            (f"{letters[0]} {titled(run)}", flow_map(information_flow(run.model, PROBE))),
+            (f"{letters[1]} X_ao L0, X^ao(1) in the paper", cluster_map(clusters)),
+        ])  # fmt: skip
+    numbers = {"route_symmetric": "symmetric route", "route_inferential": "inferential route",
+               "order_first": "order in X_ao L0"}  # fmt: skip
+    return [*panels, *every_run(data, **numbers)]
 
 
 if __name__ == "__main__":

@@ -9,14 +9,27 @@ are parallel and near misses are not, 0 where equality says nothing. Judged on r
 the NeurIPS task in post-LayerNorm models of two layers, width 64 to 128.
 """
 
+import itertools
+import math
 import sys
 from pathlib import Path
 
+import numpy as np
+from matplotlib.figure import Figure
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from anchor_interp.analysis.similarity import Similarity, answer_similarity, value_similarity
+from anchor_interp.pages.style import INK, frame, panel, signed_map
 from claims import Claim
-from common import main
+from common import Panels, main
+from drawing import every_run, titled
+from neurips import pair
 from random_settings import IN_NEURIPS, INFERENTIAL, KNOWN, RAW, SYMMETRIC, between, mean_of
+from studies import Data
+
+Corner = tuple[tuple[int, ...], tuple[int, ...]]  # groups of anchors along rows and columns
+LOW, UP = ((3, 3), (2, 2)), ((1, 2), (1, 3))  # figure 4a and 4b, below and above the diagonal
 
 CLAIMS = [
     Claim(
@@ -73,6 +86,56 @@ CLAIMS = [
         known=("settings-post",),
     ),
 ]  # fmt: skip
+
+
+def draw(data: Data) -> Panels:
+    """Raw and centred cosines of answers and values, and the contrasts of every run."""
+    panels = []
+    for centred, letters in ((False, ("(a) ", "(b) ", "(c) ")), (True, ("", "", ""))):
+        runs, found = pair(data), []
+        for run in runs:
+            last = run.model.cfg.n_layers - 1
+            answers = answer_similarity(run.model, run.config.anchor_task, layer=last)
+            found.append((titled(run), triangles(answers, LOW, UP, centred=centred)))
+        values = value_similarity(runs[0].model, runs[0].config.anchor_task)
+        drawn = triangles(values, ((3,), (2,)), ((1,), (2,)), centred=centred)
+        found.append((f"V L1, {titled(runs[0])}", drawn))
+        panels.append(
+            [
+                (f"{letter}{title}", drawing)
+                for letter, (title, drawing) in zip(letters, found, strict=False)
+            ]
+        )
+    numbers = {"answer": "X_ao, last layer:\ncontrast", "value": "OV from L1 on:\ncontrast"}
+    return [*panels, *every_run(data, **numbers)]
+
+
+def triangles(similarity: Similarity, low: Corner, up: Corner, *, centred: bool) -> Figure:
+    """Cosines over key x key: below the diagonal of two groups of anchors, above it of two others.
+
+    A corner names the groups along the rows and along the columns. Red boxes have equal values by
+    the rule. Source: NeurIPS paper, figure 4.
+    """
+    matrix = similarity.centred if centred else similarity.cosine
+    keys = sorted(set(similarity.keys.tolist()))
+    at = {item: i for i, item in enumerate(zip(similarity.anchors, similarity.keys, strict=True))}
+    shown = np.full((len(keys), len(keys)), math.nan)
+    with panel(4.1, 3.4) as (figure, axes):
+        for (row, one), (column, two) in itertools.product(enumerate(keys), repeat=2):
+            if row != column:
+                rows, columns = low if row > column else up
+                i, j = at[rows, one], at[columns, two]
+                shown[row, column] = matrix[i, j]
+                if similarity.values[i] == similarity.values[j]:
+                    frame(axes, (column - 0.5, row - 0.5), 1, edgecolor="red", lw=1.6, zorder=3)
+        signed_map(axes, shown, "centred cosine" if centred else "cosine")
+        axes.plot([-0.5, len(keys) - 0.5], [-0.5, len(keys) - 0.5], color=INK, lw=0.8)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_ticks(range(0, len(keys), 2), [str(key) for key in keys[::2]])
+        named = [[", ".join(map(str, group)) for group in corner] for corner in (low, up)]
+        axes.set_xlabel(f"key; below with ({named[0][1]}), above with ({named[1][1]})", size=9)
+        axes.set_ylabel(f"key; below with ({named[0][0]}), above with ({named[1][0]})", size=9)
+    return figure
 
 
 if __name__ == "__main__":

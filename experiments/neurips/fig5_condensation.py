@@ -15,11 +15,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from claims import Claim, registered
-from common import main
+from common import Panels, main
+from drawing import at_width, condensed, embedded, every_run, titled
 from effects import Difference, Row
-from neurips import until_fitted
+from neurips import pair, until_fitted
 from random_settings import IN_NEURIPS, INFERENTIAL, KNOWN, SYMMETRIC, between, over_gamma
-from studies import Study
+from studies import Data, Study
 
 RUNS = {
     "solutions": Study(
@@ -104,6 +105,18 @@ CLAIMS = [
         known=KNOWN,
     ),
 ]  # fmt: skip
+
+
+def draw(data: Data) -> Panels:
+    """Cosines between neurons and embedded numbers of the pair, and the numbers of every run."""
+    runs = pair(data)
+    numbers = {"condensation": "condensation", "embedding_smooth": "smooth share"}
+    return [
+        [(f"({x}) {titled(run)}", condensed(run)) for run, x in zip(runs, "ab", strict=False)],
+        [(f"({x}) {titled(run)}", embedded(run)) for run, x in zip(runs, "cd", strict=False)],
+        *at_width(data, **numbers),
+        *every_run(data, **numbers, embedding_steps="steps 3 and 4 (z)"),
+    ]
 
 
 if __name__ == "__main__":

@@ -21,12 +21,13 @@ from anchor_interp.runs.config import override
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.tasks import anchor
 from claims import registered
-from common import main
+from common import Panels, main
 from complexity_control import CONTROL, LARGE, SMALL
+from drawing import over_depth
 from effects import Mean, Row, Rows, Trend, equal, never_came
 from measures import log_steps
 from random_settings import NARROW
-from studies import Study
+from studies import Data, Study
 
 
 def _complexity() -> Sweep:
@@ -96,6 +97,16 @@ CLAIMS = [
         ),
     ),
 ]  # fmt: skip
+
+
+def draw(data: Data) -> Panels:
+    """Steps to a training loss over depth, by the number of broken groups."""
+    rows = data.rows("complexity-post")
+    sizes = (("(a) small", 0.7), ("(b) large", 0.45))
+    return [[
+        (f"{size} initialisation, gamma {gamma:g}",
+         over_depth([row for row in rows if row["gamma"] == gamma])) for size, gamma in sizes
+    ]]  # fmt: skip
 
 
 if __name__ == "__main__":
