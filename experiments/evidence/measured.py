@@ -1,11 +1,9 @@
-"""What the experiments on runs share: the runs, what was measured of each, tables and pages."""
+"""What the measurements share: runs, command line, tables and pages."""
 
 import argparse
+import importlib
 import json
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,80 +13,46 @@ from anchor_interp._util.files import write_text
 from anchor_interp.runs.measurements import Measure, kept, measure_run
 from anchor_interp.runs.presets import RECIPES
 from anchor_interp.runs.run import Run, load
-from margins import FRESH_SEEDS, MARGINS
-from papers.rows import Row, Rows
+from common import say
+from effects import Row, Rows
+from evidence.margins import FRESH_SEEDS, MARGINS
+from ledger import table
 
-EVIDENCE = Path(__file__).parent.parent / "docs" / "evidence"
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The recipes' runs with what was measured: recipe, seed, phase, whether it is the recipe's."""
-
-    rows: Rows
-
-    @cached_property
-    def used(self) -> dict[str, list[Row]]:
-        """The runs that reached their recipe's phase, by recipe."""
-        recipes = dict.fromkeys(row["recipe"] for row in self.rows)
-        return {r: [row for row in self.rows if row["recipe"] == r and row["reached"]]
-                for r in recipes}  # fmt: skip
-
-    def others(self, head: Sequence[str], cells: Callable[[Row], Sequence[str]]) -> str:
-        """The table of the other runs, which stand in no other one."""
-        lines = [
-            [row["recipe"], str(row["seed"]), row["phase"], *cells(row)]
-            for row in self.rows
-            if not row["reached"]
-        ]
-        if not lines:
-            return "Every run reached its recipe's phase."
-        text = table(["recipe", "seed", "phase", *head], lines)
-        return f"Runs that did not reach their recipe's phase, in no number above:\n\n{text}"
-
-    def count(self, recipe: str) -> str:
-        """How many runs of a recipe reached its phase, as text."""
-        total = sum(row["recipe"] == recipe for row in self.rows)
-        return f"{len(self.used[recipe])} of {total}"
-
-    def tell(self, name: str, **parts: object) -> None:
-        """Tell of these runs."""
-        seeds = sorted({row["seed"] for row in self.rows})
-        tell(name, {"runs": self.rows}, first=seeds[0], last=seeds[-1], **parts)
+EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
 
 
-def experiment(
-    name: str, report: Callable[[Measured], None], seeds: Sequence[int] = FRESH_SEEDS
-) -> None:
-    """Parse the command line, measure the recipes' runs with ``NAME.measure``, and report.
-
-    The runs come from ``python experiments/recipes.py judge`` and keep what was measured.
-    """
-    parser = argparse.ArgumentParser(description=f"{name} of the recipes' runs.")
-    parser.add_argument("--runs", type=Path, default=Path("runs/recipes"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(seeds))
+def main() -> None:
+    """Measure what the command line names, print it, and write its page."""
+    parser = argparse.ArgumentParser("evidence", description="Measure runs for docs/evidence.")
+    parser.add_argument("name", help="a module of evidence that has a measure")
+    parser.add_argument("--runs", type=Path, default=Path("runs/recipes"), help="folder of runs")
+    parser.add_argument("--seeds", type=int, nargs="+", help="of the recipes' runs")
     asked = parser.parse_args()
+    module = importlib.import_module(f"evidence.{asked.name}")
     try:
-        report(Measured(_measure_recipes(name, asked.runs, asked.seeds)))
+        if hasattr(module, "runs"):
+            rows = [about | module.measure(run) for about, run in module.runs(asked.runs)]
+        else:
+            seeds = asked.seeds or getattr(module, "SEEDS", FRESH_SEEDS)
+            rows = _of_recipes(asked.name, asked.runs, seeds)
+        parts: dict[str, Any] = module.report(rows)
+        tell(asked.name, parts.pop("data", {"runs": rows}), **parts)
     except AnchorInterpError as error:
-        raise SystemExit(f"{name}: {error}") from error
+        raise SystemExit(f"{asked.name}: {error}") from error
 
 
-def _measure_recipes(name: str, runs: Path, seeds: Sequence[int]) -> list[Row]:
-    """What ``NAME.measure`` says of every finished run; missing seeds are named and left out."""
-    measure = Measure(name, f"{name}:measure")
-    rows = []
+def _of_recipes(name: str, folder: Path, seeds: Sequence[int]) -> list[Row]:
+    """What is measured of every finished run of the recipes, which keeps it; it resumes."""
+    measure, rows = Measure(name, f"evidence.{name}:measure"), []
     for recipe in RECIPES:
-        there = [seed for seed in seeds if (runs / str(seed) / recipe / "result.json").exists()]
+        there = [seed for seed in seeds if (folder / str(seed) / recipe / "result.json").exists()]
         if missing := sorted(set(seeds) - set(there)):
             say(f"{name}: no run of {recipe} with seed {missing}")
         if not there:
-            raise StoreError(
-                f"{runs} holds no finished run of {recipe}; train it with "
-                "experiments/recipes.py judge"
-            )
+            raise StoreError(f"{folder} holds no finished run of {recipe}; train it with "
+                             "python -m evidence.recipes judge")  # fmt: skip
         for seed in there:
-            run = load(runs / str(seed) / recipe)
+            run = load(folder / str(seed) / recipe)
             if kept(run.folder.path, measure, run.step) is None:
                 say(f"{name}: {recipe}, seed {seed}")
                 measure_run(run.folder.path, [measure])
@@ -98,37 +62,49 @@ def _measure_recipes(name: str, runs: Path, seeds: Sequence[int]) -> list[Row]:
     return rows
 
 
-def runs_folder(description: str) -> Path:
-    """The folder that ``--runs`` names on the command line."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--runs", type=Path, required=True, help="folder of run folders")
-    folder: Path = parser.parse_args().runs
-    return folder
+def used(rows: Rows) -> dict[str, list[Row]]:
+    """The runs that reached their recipe's phase, by recipe."""
+    recipes = dict.fromkeys(row["recipe"] for row in rows)
+    return {r: [row for row in rows if row["recipe"] == r and row["reached"]] for r in recipes}
 
 
-def finished(folder: Path) -> list[Path]:
-    """The folders of the finished runs in a folder."""
+def count(rows: Rows, recipe: str) -> str:
+    """How many runs of a recipe reached its phase, as text."""
+    return f"{len(used(rows)[recipe])} of {sum(row['recipe'] == recipe for row in rows)}"
+
+
+def others(rows: Rows, head: Sequence[str], cells: Callable[[Row], Sequence[str]]) -> str:
+    """The table of the runs that did not reach their phase, which stand in no other one."""
+    lines = [[row["recipe"], str(row["seed"]), row["phase"], *cells(row)]
+             for row in rows if not row["reached"]]  # fmt: skip
+    if not lines:
+        return "Every run reached its recipe's phase."
+    text = table(["recipe", "seed", "phase", *head], lines)
+    return f"Runs that did not reach their recipe's phase, in no number above:\n\n{text}"
+
+
+def ends(rows: Rows) -> dict[str, int]:
+    """The first and the last seed of some runs."""
+    seeds = sorted({row["seed"] for row in rows})
+    return {"first": seeds[0], "last": seeds[-1]}
+
+
+def finished(folder: Path) -> Iterator[tuple[Row, Run]]:
+    """The finished runs in a folder, with their names and phases."""
     found = [result.parent for result in sorted(folder.glob("*/result.json"))]
     if not found:
-        raise SystemExit(f"{folder} holds no finished run; expected run folders in it")
-    return found
+        raise StoreError(f"{folder} holds no finished run; expected run folders in it")
+    for path in found:
+        say(path.name)
+        yield {"run": path.name, "phase": (run := load(path)).phase}, run
 
 
-def mixtures(folder: Path) -> list[Run]:
+def mixtures(folder: Path) -> Iterator[tuple[Row, Run]]:
     """The fitted runs in a folder whose accuracy on unseen pairs is 0.1 to 0.9."""
-    runs = map(load, finished(folder))
-    fitted = [run for run in runs if run.phase not in ("undertrained", "memorizing")]
-    mixed = [run for run in fitted if 0.1 <= (run.evaluation.ood_accuracy or 0.0) <= 0.9]
-    if not mixed:
-        raise SystemExit(
-            f"{folder} holds no fitted run whose accuracy on unseen pairs is 0.1 to 0.9"
-        )
-    return mixed
-
-
-def say(text: str) -> None:
-    """A line of progress."""
-    print(text, file=sys.stderr, flush=True)
+    for about, run in finished(folder):
+        fitted = run.phase not in ("undertrained", "memorizing")
+        if fitted and 0.1 <= (run.evaluation.ood_accuracy or 0.0) <= 0.9:
+            yield about, run
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
@@ -137,13 +113,6 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
         return ""
     low, middle, high = (f"{f(values):z.{digits}f}" for f in (min, median, max))
     return middle if low == high else f"{middle} ({low}-{high})"
-
-
-def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    rows = [head, ["---"] * len(head), *lines]
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    return "".join("| " + " | ".join(row) + " |\n" for row in escaped)
 
 
 def tell(name: str, data: Any, **parts: object) -> None:
