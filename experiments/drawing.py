@@ -37,7 +37,7 @@ def titled(run: Run) -> str:
     """A run's phase, gamma and layout."""
     config = run.config
     layout = f"{config.model.n_layers} layers, {getattr(config.model, 'normalization', 'no')}"
-    return f"{run.phase}, gamma {config.init.gamma:g} ({layout})"
+    return f"{run.phase}, gamma {config.init.gamma:.2g} ({layout})"
 
 
 def condensed(run: Run) -> Figure:

@@ -100,14 +100,20 @@ class Pages:
         """How many claims have each verdict, the papers' and ours."""
 
         def counted(ours: bool) -> str:
-            found = [self.judged[claim.name].verdict for claim in self.claims if claim.ours == ours]
+            found = [
+                self.judged[claim.name].verdict
+                for claim in self.claims
+                if claim.ours == ours and not claim.follows
+            ]
             return ", ".join(f"**{n}** {v}" for v in get_args(Verdict) if (n := found.count(v)))
 
         ours = sum(claim.ours for claim in self.claims)
+        follow = sum(bool(claim.follows) for claim in self.claims)
         return (
             f"{len(self.claims)} claims. {len(self.claims) - ours} are the papers': "
-            f"{counted(False)}.\n\n{ours} are ours: {counted(True)}. {len(archived())} more of "
-            "ours are [archived](../experiments/archive.csv) with their last results.\n"
+            f"{counted(False)}. {follow} more can hardly fail, and no count has them.\n\n"
+            f"{ours} are ours: {counted(True)}. {len(archived())} others are "
+            "[archived](../experiments/archive.csv) with their last results.\n"
         )
 
     def figures(self) -> str:
@@ -133,7 +139,9 @@ class Pages:
         judged = self.judged[claim.name]
         whose, words = ("ours", claim.asks) if claim.ours else (claim.source, f"“{claim.quote}”")
         said = f"**{claim.short}** ({whose})<br>{words}"
-        if judged.verdict not in ("supported", "not run"):
+        if claim.follows:
+            said += f"<br>*Not counted: it follows from {claim.follows}.*"
+        elif judged.verdict not in ("supported", "not run"):
             said += f"<br>*{judged.reason}*"
         found = judged.finding.found if judged.finding else None
         return [
@@ -223,7 +231,8 @@ class Pages:
 
     def papers(self, verdicts: str) -> str:
         """How many claims of the papers have one of these verdicts."""
-        theirs = [self.judged[claim.name].verdict for claim in self.claims if not claim.ours]
+        theirs = [self.judged[claim.name].verdict for claim in self.claims
+                  if not (claim.ours or claim.follows)]  # fmt: skip
         return str(sum(verdict in verdicts.split(", ") for verdict in theirs))
 
     def number(self, summary: str, column: str | None, study: str, only: str | None) -> str:

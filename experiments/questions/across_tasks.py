@@ -180,8 +180,8 @@ CLAIMS = [
         "minus the stable rank of W_Q (of a U-Net: the mean over its layers) over "
         "its value at initialisation, inside each task and number of examples, among "
         "runs that have fitted; mean over tasks on Fisher's scale",
-        note="PrOntoQA is left out: its runs have fitted their training worlds and guess on new ones "
-        "(accuracy 0.50), so that there is nothing to explain. With it the mean is -0.04.",
+        note="PrOntoQA is left out: its runs have fitted their training worlds and guess on new "
+        "ones (accuracy 0.50), so that there is nothing to explain. With it the mean is -0.04.",
         known=STUDIES,
     ),
 ]  # fmt: skip
