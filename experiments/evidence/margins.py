@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from anchor_interp.runs.phase import Evaluation, Phase, decide
 
@@ -16,47 +17,33 @@ class Margin:
 
     phase: Phase
     text: str  # what it promises beyond the phase, in words
-    holds: Callable[[Evaluation], bool]
+    holds: Callable[[Any], bool]  # of an evaluation
 
     def kept(self, evaluation: Evaluation) -> bool:
         """Whether a run has the phase and keeps within the margin."""
         return decide(evaluation).phase == self.phase and self.holds(evaluation)
 
 
-def _share(value: float | None) -> float:
-    """A measurement that the recipe's task is known to have."""
-    assert value is not None
-    return value
-
-
 _MEMORIZING = Margin(
-    "memorizing",
-    "train >= 0.99 and ID <= 0.5",
-    lambda e: _share(e.train_accuracy) >= 0.99 and _share(e.id_accuracy) <= 0.5,
-)
-_INFERENTIAL = Margin("inferential", "OOD >= 0.95", lambda e: _share(e.ood_accuracy) >= 0.95)
-
+    "memorizing", "train >= 0.99 and ID <= 0.5",
+    lambda e: e.train_accuracy >= 0.99 and e.id_accuracy <= 0.5,
+)  # fmt: skip
+_INFERENTIAL = Margin("inferential", "OOD >= 0.95", lambda e: e.ood_accuracy >= 0.95)
 MARGINS: Mapping[str, Margin] = {
     "memorizing": _MEMORIZING,
     "composite": Margin(
-        "composite",
-        "ID >= 0.95, OOD <= 0.3 and commutativity <= 0.6",
-        lambda e: (
-            _share(e.id_accuracy) >= 0.95
-            and _share(e.ood_accuracy) <= 0.3
-            and _share(e.commutativity) <= 0.6
-        ),
+        "composite", "ID >= 0.95, OOD <= 0.3 and commutativity <= 0.6",
+        lambda e: e.id_accuracy >= 0.95 and e.ood_accuracy <= 0.3 and e.commutativity <= 0.6,
     ),
     "symmetric": Margin(
-        "symmetric",
-        "OOD <= 0.2 and commutativity >= 0.95",
-        lambda e: _share(e.ood_accuracy) <= 0.2 and _share(e.commutativity) >= 0.95,
+        "symmetric", "OOD <= 0.2 and commutativity >= 0.95",
+        lambda e: e.ood_accuracy <= 0.2 and e.commutativity >= 0.95,
     ),
     "inferential": _INFERENTIAL,
     "neurips-memorizing": _MEMORIZING,
     "neurips-symmetric": Margin(
-        "symmetric", "x - 6 on >= 0.9", lambda e: _share(e.symmetric_accuracy) >= 0.9
+        "symmetric", "x - 6 on >= 0.9", lambda e: e.symmetric_accuracy >= 0.9
     ),
     "neurips-inferential": _INFERENTIAL,
-}
+}  # fmt: skip
 """The margins by recipe."""

@@ -1,8 +1,7 @@
 """Which property of a key or a position decides where a mixture follows the rule?
 
-``python experiments/nearby.py --runs FOLDER > docs/evidence/nearby.json`` takes every run
-folder in FOLDER that is neither memorizing nor undertrained and whose accuracy on unseen pairs is
-0.1 to 0.9. The page's runs are those of ``papers/verdict_runs.py``.
+``--runs`` holds the runs of ``evidence/verdict.py``; those are measured that are neither memorizing
+nor undertrained and whose accuracy on unseen pairs is 0.1 to 0.9.
 """
 
 import numpy as np
@@ -11,8 +10,8 @@ from anchor_interp import sample
 from anchor_interp.models.embeddings import key_embeddings
 from anchor_interp.runs.answers import answer_map
 from anchor_interp.runs.run import Run
-from measured import mixtures, runs_folder, table, tell
-from papers.rows import Row
+from effects import Row, Rows
+from ledger import table
 
 TITLES = {
     "held_out": "rule's share where the key is test data at its position, less that elsewhere",
@@ -45,17 +44,16 @@ def measure(run: Run) -> Row:
         "numbers": _correlation(next_to @ of_key / next_to.sum(1), of_key),
         "smallest": of_key[: len(of_key) // 8].mean() - of_key.mean(),
     }
-    return {"run": run.folder.path.name} | {name: float(n) for name, n in numbers.items()}
+    return {name: float(n) for name, n in numbers.items()}
 
 
 def _correlation(one: np.ndarray, two: np.ndarray) -> float:
     return float(np.corrcoef(one, two)[0, 1]) if one.std() * two.std() else 0.0
 
 
-if __name__ == "__main__":
-    rows = [measure(run) for run in mixtures(runs_folder("What decides a cell, in kept runs."))]
+def report(rows: Rows) -> dict[str, object]:
+    """The median and the range of every property."""
     values = {name: [row[name] for row in rows] for name in TITLES}
     lines = [[TITLES[name], f"{np.median(of):z.2f} ({min(of):z.2f} to {max(of):z.2f})"]
              for name, of in values.items()]  # fmt: skip
-    head = ["property", "median (range)"]
-    tell("nearby", {"runs": rows}, n=len(rows), table=table(head, lines))
+    return {"n": len(rows), "table": table(["property", "median (range)"], lines)}

@@ -1,21 +1,16 @@
 """Interchange interventions in the recipes' runs: does g(x; a1) stand at the first anchor?
 
-``python experiments/interchange.py`` takes the runs of ``experiments/recipes.py judge``, exchanges
-the residual stream after layer 0 at the first anchor, prints JSON and writes
-``docs/evidence/interchange.md``. It resumes where it was stopped.
-
-It counts the share of 1,000 sequences with test keys that are answered with g(g(x'; a1'); a2),
-(x', a1') from another sequence: after an exchange of all of the activation (plain), along the 16
-directions that a search found on sequences with training keys (searched), and along 16 random ones.
-The search's control is the same search with the answers renamed by one random permutation, on the
-sequences that it is fitted on and on those that judge it: what it reaches there, the search makes
-of the model by itself (control task: Hewitt and Liang 2019). Only keys are held out: values
-g(x'; a1') and second anchors meet in both. Memorizing runs know no test keys, so plain is measured
-on training keys too. A difference between an inferential recipe and another one of its task counts
-with p <= 0.05 after Holm's correction over the table.
+The residual stream after layer 0 at the first anchor is exchanged. It counts the share of 1,000
+sequences with test keys that are answered with g(g(x'; a1'); a2), (x', a1') from another sequence:
+after an exchange of all of the activation (plain), along the 16 directions that a search found on
+sequences with training keys (searched), and along 16 random ones. The search's control is the same
+search with the answers renamed by one random permutation, on the sequences that it is fitted on and
+on those that judge it: what it reaches there, the search makes of the model by itself (control
+task: Hewitt and Liang 2019). Only keys are held out: values g(x'; a1') and second anchors meet in
+both. Memorizing runs know no test keys, so plain is measured on training keys too. A difference
+between an inferential recipe and another one of its task counts with p <= 0.05 after Holm's
+correction over the table.
 """
-
-import torch
 
 from anchor_interp.interventions.interchange import (
     Subspace,
@@ -27,8 +22,9 @@ from anchor_interp.interventions.sites import Site
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.counterfactuals import interchange_pairs
 from anchor_interp.tasks.exchanges import InterchangePairs, renamed_answers
-from measured import Measured, experiment, spread, table
-from papers.rows import Row
+from effects import Row, Rows
+from evidence.measured import count, ends, spread, used
+from ledger import table
 
 SITE = Site("resid_post", 0, "first")
 DIMENSIONS = 16
@@ -71,21 +67,14 @@ def measure(run: Run) -> Row:
     return {way: {s: getattr(result, s) for s in shares} for way, result in results.items()}
 
 
-def report(found: Measured) -> None:
+def report(rows: Rows) -> dict[str, object]:
     """The shares of the recipes' runs that reached their phase."""
-    shares = table(
-        ["recipe", "runs in their phase", *WAYS.values(), "base's answer", "source's answer",
-         "(x; a1', a2)", "(x'; a1, a2)", "right when nothing is exchanged"],
-        [
-            [name, found.count(name),
-             *[spread([row[way]["counterfactual"] for row in runs]) for way in WAYS],
-             *[spread([row["plain"][share] for row in runs]) for share in OTHERS]]
-            for name, runs in found.used.items()
-        ],
-    )  # fmt: skip
-    found.tell("interchange", shares=shares)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    experiment("interchange", report)
+    head = ["recipe", "runs in their phase", *WAYS.values(), "base's answer", "source's answer",
+            "(x; a1', a2)", "(x'; a1, a2)", "right when nothing is exchanged"]  # fmt: skip
+    lines = [
+        [name, count(rows, name),
+         *[spread([row[way]["counterfactual"] for row in runs]) for way in WAYS],
+         *[spread([row["plain"][share] for row in runs]) for share in OTHERS]]
+        for name, runs in used(rows).items()
+    ]  # fmt: skip
+    return {"shares": table(head, lines), **ends(rows)}

@@ -1,22 +1,24 @@
 """Rollout over sizes and pruning over seeds: how much of a circuit's lead depends on either.
 
-``python experiments/circuit_sizes.py`` measures the specimens of the inferential recipes, prints
-JSON and writes ``docs/evidence/circuit_sizes.md``.
-
-Fixed before the first run: a circuit is pruned on 100 sequences with the key at position 2 (the
-papers' probe), resample ablation with references of their own, tolerance 0.1, once for each of five
-draws. All circuits and the rollouts of 1 to 12 edges are judged on 100 further sequences.
+The specimens of the inferential recipes are measured. Fixed before the first run: a circuit is
+pruned on 100 sequences with the key at position 2 (the papers' probe), resample ablation with
+references of their own, tolerance 0.1, once for each of five draws. All circuits and the rollouts
+of 1 to 12 edges are judged on 100 further sequences.
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 from anchor_interp.analysis.circuits import prune, rollouts, score_circuit
 from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.runs import zoo
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
-from measured import say, spread, table, tell
-from papers.rows import Row
+from common import say
+from effects import Row, Rows
+from evidence.measured import spread
+from ledger import table
 
 N = 100
 DRAWS = range(5)
@@ -35,15 +37,21 @@ def bench(run: Run, seed: int, n: int = N) -> EdgeAblation:
     return EdgeAblation(run.model, sequences, "resample", references=references)
 
 
-def measure(name: str) -> Row:
+def runs(_: Path) -> Iterator[tuple[Row, Run]]:
+    """The specimens."""
+    for name in zoo.names():
+        if name.split("/")[1] in RECIPES:
+            yield {"name": name}, load(name)
+
+
+def measure(run: Run) -> Row:
     """The circuits of one specimen by draw, and the rollouts by size."""
-    run = load(name)
     judge = bench(run, JUDGED_ON)
     by_size = {one.size: one.faithfulness.accuracy for one in rollouts(judge, SIZES)}
-    found: Row = {"name": name, "n_edges": int(judge.reachable.sum()), "rollout": by_size}
+    found: Row = {"n_edges": int(judge.reachable.sum()), "rollout": by_size}
     found["pruned"] = []
     for draw in DRAWS:
-        say(f"circuit_sizes: {name}, draw {draw}")
+        say(f"circuit_sizes: {run.name}, draw {draw}")
         circuit = prune(bench(run, 2 * draw), quiet=True)
         accuracy = score_circuit(judge, circuit, n_subsets=0).faithfulness.accuracy
         edges = list(circuit.names)
@@ -58,7 +66,7 @@ def needed(row: Row, least: float) -> str:
     return str(first) if first in row["rollout"] else f"more than {max(SIZES)}"
 
 
-def report(rows: list[Row]) -> None:
+def report(rows: Rows) -> dict[str, object]:
     """A line a specimen, once by draw and once by size."""
     lines, curves = [], []
     for row in rows:
@@ -74,8 +82,4 @@ def report(rows: list[Row]) -> None:
     head = ["model", "edges kept (draws)", "of", "faithfulness", "rollout with as many edges",
             "edges that the rollout needs for 0.9", "edges kept in every draw"]  # fmt: skip
     drawn, by_size = table(head, lines), table(["model", *map(str, SIZES)], curves)
-    tell("circuit_sizes", {"runs": rows}, draws=len(DRAWS), n=N, lines=drawn, curves=by_size)
-
-
-if __name__ == "__main__":
-    report([measure(name) for name in zoo.names() if name.split("/")[1] in RECIPES])
+    return {"draws": len(DRAWS), "n": N, "lines": drawn, "curves": by_size}

@@ -1,6 +1,6 @@
 """Draws the answer maps of some models: which function each applies, by key and its position.
 
-``python experiments/answers.py [MODEL ...] --out FILE``: a model is a run folder or a specimen like
+``python -m evidence.answers [MODEL ...] --out FILE``: a model is a run folder or a specimen like
 ``tiny/composite/1``. What each map says in words goes to standard output.
 """
 

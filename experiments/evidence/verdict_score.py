@@ -1,10 +1,11 @@
 """How good the verdict from the mechanism is, on runs that its lines were not fitted on.
 
 Lines and bands are fitted on random settings: on the studies ``settings`` and ``settings-judging``,
-and on one half of :mod:`papers.verdict_runs`. The other half judges, once. Each run has settings of
-its own. Beside the verdict stand rules that know less: decision trees, fitted on the same runs and
-again on the judged ones, each without the run that it names; each has the size that is best for it
-in hindsight, which favours them. Runs that did not converge have no phase to tell and are left out.
+and on one half of the runs of :mod:`evidence.verdict`. The other half judges, once. Each run has
+settings of its own. Beside the verdict stand rules that know less: decision trees, fitted on the
+same runs and again on the judged ones, each without the run that it names; each has the size that
+is best for it in hindsight, which favours them. Runs that did not converge have no phase to tell
+and are left out.
 
 The older tables lack the memory of the place, whose line is the papers' own. Their share of virtual
 anchors with the rule counts the sum -6, which the exception of the NeurIPS task adds.
@@ -30,10 +31,7 @@ from anchor_interp.analysis.statistics import Floats
 from anchor_interp.analysis.verdict import LINES, Line, Verdict, leaning, verdict
 from anchor_interp.analysis.verdict import NUMBERS as VERDICT
 from anchor_interp.runs.phase import NEAR, PAPER, Phase
-
-from .effects import value_of
-from .rows import Row, Rows
-from .verdict_runs import half_of
+from effects import Row, Rows, value_of
 
 PHASES: tuple[Phase, ...] = ("memorizing", "composite", "symmetric", "inferential")
 GIVEN = (*PHASES, "mixture", "unclear")
@@ -59,6 +57,7 @@ class RuleScore:
     low: float
     high: float
     far: float  # the same without runs whose behaviour is near a line between phases
+    without: float  # the same without memorizing runs, which the papers' own line names
     behind: float | None = None  # how much balanced accuracy it lacks to the verdict on all runs
     behind_low: float | None = None
 
@@ -104,18 +103,18 @@ def can_be_judged(row: Row) -> bool:
     return row["status"] == "done" and row["phase"] in PHASES and row.get("memory") is not None
 
 
-def fitting_rows(tables: Mapping[str, Rows], runs: Rows) -> list[Row]:
-    """The rows that lines are fitted on: runs with a phase that the memory of the place leaves."""
+def fitting_rows(older: Rows, runs: Rows) -> list[Row]:
+    """The rows that lines are fitted on: runs with a phase that the memory of the place leaves.
+
+    ``older`` are those of ``settings`` and ``settings-judging``, ``runs`` those of the half that
+    fits.
+    """
     rows: list[Row] = []
-    for row in (*tables.get("settings", ()), *tables.get("settings-judging", ())):
+    for row in older:
         if row["phase"] in PHASES[1:] and row.get("exceptions") is not None:
             rule = row["virtual_rule"] * (WITHOUT_SIX if row["exceptions"] else 1)
             rows.append(row | {"virtual_rule": rule, "memory": 0.0})
-    return rows + [
-        row
-        for row in runs
-        if half_of(row) == "fit" and can_be_judged(row) and row["phase"] != "memorizing"
-    ]
+    return rows + [row for row in runs if can_be_judged(row) and row["phase"] != "memorizing"]
 
 
 def fit_lines(rows: Rows) -> Lines:
@@ -273,7 +272,9 @@ def _scored(
     name: str, title: str, truth: Names, given: Names, near: npt.NDArray[np.bool_]
 ) -> RuleScore:
     exact = (_balanced(truth, given), *_interval(truth, given))
-    return RuleScore(name, title, len(truth), *exact, _balanced(truth[~near], given[~near]))
+    others = truth != PHASES[0]
+    parts = (_balanced(truth[kept], given[kept]) for kept in (~near, others))
+    return RuleScore(name, title, len(truth), *exact, *parts)
 
 
 def is_near(row: Row) -> bool:

@@ -1,8 +1,6 @@
 """Does the local learning coefficient tell inferential runs better than the stable rank does?
 
-``python experiments/learning_coefficient.py --runs FOLDER`` measures the specimens and the finished
-runs in FOLDER, prints JSON and writes ``docs/evidence/learning_coefficient.md``. Runs that are
-undertrained are left out.
+The specimens and the finished runs of ``--runs`` are measured; undertrained ones are left out.
 
 The runs existed, with their weights: random settings (seeds 7010000 to 7040008) and the specimens.
 What judges was written down before the measure was taken of any: the area under the ROC curve of
@@ -15,20 +13,22 @@ of three recipes (seed 600): a symmetric one had 17, an inferential one 9, a mem
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
+from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis.learning_coefficient import learning_coefficient
 from anchor_interp.models.complexity import first_query_matrix
 from anchor_interp.models.matrices import stable_rank
 from anchor_interp.runs import zoo
 from anchor_interp.runs.run import Run, load
-from measured import finished, runs_folder, say, table, tell
-from papers.rows import Row
+from effects import Row
+from evidence.measured import finished
+from ledger import table
 
 LEAST, PLANNED = 0.1, 55
 DRAWS = 10_000
@@ -36,6 +36,13 @@ SHARES = {
     "coefficient_share": "coefficient / half the parameters",
     "rank_share": "stable rank of W_Q L0 / its initial value",
 }
+
+
+def runs(folder: Path) -> Iterator[tuple[Row, Run]]:
+    """The specimens, and the finished runs."""
+    for name in zoo.names():
+        yield {"run": name, "phase": (run := load(name)).phase}, run
+    yield from finished(folder)
 
 
 def measure(run: Run) -> Row:
@@ -75,11 +82,11 @@ def interval(rows: Sequence[Row]) -> list[float]:
     return [float(low), float(high)]
 
 
-def report(rows: Sequence[Row]) -> None:
+def report(rows: Sequence[Row]) -> dict[str, object]:
     """The verdict on the claim, and both shares by phase."""
     judged = [row for row in rows if row["phase"] != "undertrained"]
     if 2 * len(judged) < PLANNED:
-        raise SystemExit(f"{len(judged)} fitted runs are too few; {PLANNED} were planned")
+        raise StoreError(f"{len(judged)} fitted runs are too few; {PLANNED} were planned")
     effect, (low, high) = difference(judged), interval(judged)
     verdict = "inconclusive"
     if high < LEAST:
@@ -95,24 +102,6 @@ def report(rows: Sequence[Row]) -> None:
     areas = {name: area(judged, name) for name in SHARES}
     found = {"difference": effect, "interval": [low, high], "verdict": verdict, "areas": areas,
              "n": len(judged), "runs": list(rows)}  # fmt: skip
-    tell(
-        "learning_coefficient", found, verdict=verdict.capitalize(), n=len(judged), areas=areas,
-        effect=effect, low=low, high=high, least=LEAST, table=table(head, lines),
-    )  # fmt: skip
-
-
-def main() -> None:
-    """Measure every run once, and report."""
-    folder = runs_folder("The local learning coefficient of kept runs, beside the specimens.")
-    places: dict[str, str | Path] = {name: name for name in zoo.names()}
-    places |= {path.name: path for path in finished(folder)}
-    rows = []
-    for name, place in places.items():
-        run = load(place)
-        say(f"learning_coefficient: {place}")
-        rows.append({"run": name, "phase": run.phase, **measure(run)})
-    report(rows)
-
-
-if __name__ == "__main__":
-    main()
+    return {"data": found, "verdict": verdict.capitalize(), "n": len(judged), "areas": areas,
+            "effect": effect, "low": low, "high": high, "least": LEAST,
+            "table": table(head, lines)}  # fmt: skip

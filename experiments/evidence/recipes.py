@@ -1,10 +1,9 @@
 """The recipes of :data:`anchor_interp.runs.presets.RECIPES`: how they were found and how they hold.
 
-``python experiments/recipes.py search`` trains what was tried (``tried.yaml``);
-``python experiments/recipes.py judge`` trains every recipe on ten seeds that the search never saw
-and compares the final checkpoints with :data:`margins.MARGINS`, which were written down before.
-Both resume and keep their runs under ``--out``. They print JSON and write
-``docs/evidence/recipes.md`` or ``recipes_search.md``.
+``python -m evidence.recipes search`` trains what was tried (``tried.yaml``); ``judge`` trains every
+recipe on ten seeds that the search never saw and compares the final checkpoints with the margins,
+which were written down before. Both resume and keep their runs under ``--out``. They print JSON and
+write ``docs/evidence/recipes.md`` or ``recipes_search.md``.
 """
 
 import argparse
@@ -24,9 +23,10 @@ from anchor_interp.runs.run import load
 from anchor_interp.sweeps.engine import each_alone
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.tasks.anchor import TASKS
-from margins import FRESH_SEEDS, MARGINS
-from measured import table, tell
-from papers.rows import Row
+from effects import Row
+from evidence.margins import FRESH_SEEDS, MARGINS
+from evidence.measured import tell
+from ledger import table
 
 _HEADINGS = {
     "train_accuracy": "train", "id_accuracy": "ID", "ood_accuracy": "OOD",
@@ -53,11 +53,8 @@ def judge(out: Path, workers: int | None) -> None:
 
     The runs lie where ``anchor-interp quickstart --seed SEED --out OUT/SEED`` puts them.
     """
-    runs = {
-        f"{seed}/{name}": override(config, seed=seed)
-        for name, config in RECIPES.items()
-        for seed in FRESH_SEEDS
-    }
+    runs = {f"{seed}/{name}": override(config, seed=seed)
+            for name, config in RECIPES.items() for seed in FRESH_SEEDS}  # fmt: skip
     _train(runs, out, workers)
     rows = []
     for name, seed in itertools.product(RECIPES, FRESH_SEEDS):
@@ -72,14 +69,9 @@ def report_judged(rows: Sequence[Row]) -> None:
     summary, above = [], []
     for name, config in RECIPES.items():
         margin, mine = MARGINS[name], [row for row in rows if row["recipe"] == name]
-        entry: Row = {
-            "recipe": name,
-            "margin": margin.text,
-            "kept": sum(row["kept"] for row in mine),
-            "right_phase": sum(row["phase"] == margin.phase for row in mine),
-            "seeds": len(mine),
-            **_settings(config),
-        }
+        right = sum(row["phase"] == margin.phase for row in mine)
+        entry: Row = {"recipe": name, "margin": margin.text, "kept": sum(r["kept"] for r in mine),
+                      "right_phase": right, "seeds": len(mine), **_settings(config)}  # fmt: skip
         for column in _HEADINGS:
             values = [row[column] for row in mine if row[column] is not None]
             entry[column] = median(values) if values else None
@@ -129,13 +121,10 @@ def _settings(config: RunConfig) -> Row:
     return {
         "task": next(name for name, task in TASKS.items() if task == config.task),
         "model": f"{model.normalization}-LayerNorm {model.act_fn}, {shape}",
-        "n_sequences": train.n_sequences,
-        "steps": train.steps,
-        "lr": train.lr,
+        "n_sequences": train.n_sequences, "steps": train.steps, "lr": train.lr,
         "gammas": ", ".join([f"{config.init.gamma:g}", *rates]),
-        "weight_decay": train.weight_decay,
-        "total_decay": total_decay(train),
-    }
+        "weight_decay": train.weight_decay, "total_decay": total_decay(train),
+    }  # fmt: skip
 
 
 def _cells(row: Row) -> list[str]:

@@ -1,8 +1,5 @@
 """Circuits of the recipes' runs: how small, how faithful, against what, and by which route.
 
-``python experiments/circuits.py`` measures the runs of ``experiments/recipes.py judge``, prints
-JSON and writes ``docs/evidence/circuits.md``. It resumes where it was stopped.
-
 Fixed before the first run was measured: a circuit is pruned on 100 sequences with the key at
 position 2 (the papers' probe), all pairs and keys, resample ablation, tolerance 0.1; it is judged
 on 100 other sequences under resample and under mean ablation, the answers being the unedited
@@ -21,8 +18,9 @@ from anchor_interp.analysis.routes import route_scores
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
-from measured import Measured, experiment, spread, table
-from papers.rows import Row
+from effects import Row, Rows
+from evidence.measured import count, ends, others, spread, used
+from ledger import table
 
 N = 100
 N_RANDOM = 100
@@ -71,27 +69,26 @@ def _numbers(relative: Performance) -> list[float]:
     return [relative.accuracy, relative.logit_difference]
 
 
-def report(found: Measured) -> None:
-    """Report the runs that reached their phase, recipe by recipe, and the others apart."""
-    used = found.used
-    sizes = table(
-        ["recipe", "runs in their phase", "edges kept", "of", "accuracy, resampled",
-         "logit difference, resampled", "accuracy, mean", "logit difference, mean",
-         "without the circuit", "incompleteness", "least loss of an edge", "best random circuit",
-         "largest p"],
-        [[name, found.count(name), *_sizes(runs)] for name, runs in used.items()],
-    )  # fmt: skip
-    head = ["recipe", "runs"]
-    counts = {name: [name, str(len(runs))] for name, runs in used.items()}
-    routes = table([*head, *ROUTES], [[*counts[n], *_routes(runs)] for n, runs in used.items()])
-    head.append("edges kept in at least half of them")
-    often = table(head, [[*counts[name], _edges(runs)] for name, runs in used.items()])
-    each = table(
-        ["recipe", "seed", "edges", "circuit", "random: median", "random: best", "p", *BASELINES],
-        [_one(row) for runs in used.values() for row in runs],
-    )
-    others = found.others(["edges", "faithfulness", *ROUTES], _missed)
-    found.tell("circuits", sizes=sizes, routes=routes, often=often, each=each, others=others)
+def report(rows: Rows) -> dict[str, object]:
+    """The runs that reached their phase, recipe by recipe, and the others apart."""
+    mine = used(rows)
+    head = ["recipe", "runs in their phase", "edges kept", "of", "accuracy, resampled",
+            "logit difference, resampled", "accuracy, mean", "logit difference, mean",
+            "without the circuit", "incompleteness", "least loss of an edge",
+            "best random circuit", "largest p"]  # fmt: skip
+    sizes = table(head, [[name, count(rows, name), *_sizes(runs)] for name, runs in mine.items()])
+    counts = {name: [name, str(len(runs))] for name, runs in mine.items()}
+    routes = [[*counts[name], *_routes(runs)] for name, runs in mine.items()]
+    often = [[*counts[name], _edges(runs)] for name, runs in mine.items()]
+    one = ["recipe", "seed", "edges", "circuit", "random: median", "random: best", "p", *BASELINES]
+    return {
+        "sizes": sizes,
+        "routes": table(["recipe", "runs", *ROUTES], routes),
+        "often": table(["recipe", "runs", "edges kept in at least half of them"], often),
+        "each": table(one, [_one(row) for runs in mine.values() for row in runs]),
+        "others": others(rows, ["edges", "faithfulness", *ROUTES], _missed),
+        **ends(rows),
+    }
 
 
 def _sizes(runs: Sequence[Row]) -> list[str]:
@@ -136,7 +133,3 @@ def _one(row: Row) -> list[str]:
     shares = [found["faithfulness"][0], found["random_median"], found["random_best"]]
     baselines = [f"{found[name][0]:.2f}" for name in BASELINES]
     return [*begin, *(f"{share:.2f}" for share in shares), f"{found['p'][0]:.3f}", *baselines]
-
-
-if __name__ == "__main__":
-    experiment("circuits", report)

@@ -1,9 +1,8 @@
 """Does evidence from seen pairs tell where a model follows the rule on an unseen pair?
 
-``python experiments/cells.py --runs FOLDER`` takes the fitted runs of ``papers/verdict_runs.py``
-whose accuracy on unseen pairs is 0.1 to 0.9, prints JSON and writes ``docs/evidence/cells.md``;
-``reports/cells.md`` says what is measured. Runs that fit the verdict chose ``SITE`` and ``LINE``;
-those that judge it judge them, once.
+``--runs`` holds the runs of ``evidence/verdict.py``; those fitted whose accuracy on unseen pairs is
+0.1 to 0.9 are measured, as ``reports/cells.md`` says. Runs that fit the verdict chose ``SITE`` and
+``LINE``; those that judge it judge them, once.
 """
 
 import itertools
@@ -23,9 +22,10 @@ from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import Sequences, assemble, draw_noise
-from measured import mixtures, runs_folder, spread, table, tell
-from papers.rows import Row
-from papers.verdict_runs import half
+from effects import Row
+from evidence.measured import spread
+from evidence.verdict import half
+from ledger import table
 
 SITES = ("0.hook_resid_pre", "0.hook_resid_mid", "0.hook_resid_post",
          "1.hook_resid_mid", "1.hook_resid_post")  # fmt: skip
@@ -96,8 +96,8 @@ def measure(run: Run) -> Row:
     follows = answer_map(run).shares[..., 0].ravel() >= 0.5
     own = np.concatenate([predict(model, cells(task, pair)) for pair in task.unseen])
     seed, n_layers = run.config.seed, run.config.model.n_layers
-    row: Row = {"run": run.folder.path.name, "seed": seed, "half": half(seed, n_layers),
-                "phase": run.phase, "measured": float(follows.mean()), "sites": {}}  # fmt: skip
+    row: Row = {"seed": seed, "half": half(seed, n_layers), "measured": float(follows.mean()),
+                "sites": {}}  # fmt: skip
     for site in SITES:
         with seen_pairs_only(model, task) as seen:
             found, answers = evidence(model, seen, site)
@@ -121,7 +121,7 @@ def middle(rows: Sequence[Row], site: str) -> str:
     return f"{np.median(areas):.2f} ({low:.2f} to {high:.2f}), {len(rows)} runs" if rows else ""
 
 
-def report(found: Sequence[Row]) -> None:
+def report(found: Sequence[Row]) -> dict[str, object]:
     """The sites, and what the site that is used tells of both halves."""
     halves = {name: [row for row in found if row["half"] == name] for name in ("fit", "judge")}
     lines, text = [], ""
@@ -136,10 +136,4 @@ def report(found: Sequence[Row]) -> None:
         text += f"mean error of the predicted share of cells that follow the rule {error:.2f}.\n"
     head = ["state", "nearness", "wrong answers repeated", "AUROC, runs that fit",
             "runs that judge", f"those of nearness {LINE} or more"]  # fmt: skip
-    parts = {"line": LINE, "site": SITE, "table": table(head, lines).rstrip(), "halves": text}
-    tell("cells", {"runs": list(found)}, **parts)
-
-
-if __name__ == "__main__":
-    folder = runs_folder("The evidence by cell of kept runs.")
-    report([measure(run) for run in mixtures(folder)])
+    return {"line": LINE, "site": SITE, "table": table(head, lines).rstrip(), "halves": text}

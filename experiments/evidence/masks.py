@@ -1,11 +1,8 @@
 """Masks on the recipes' runs: how much the logits still depend on a token that is masked.
 
-``python experiments/masks.py`` measures five runs of every recipe of ``experiments/recipes.py
-judge``, prints JSON and writes ``docs/evidence/masks.md``. It resumes where it was stopped.
-
-Each of 40 sequences (every pair and key, second anchor before the last position) is run with all 80
-keys, or with all four anchors at the second anchor's place
-(:func:`anchor_interp.analysis.mask_leakage.mask_leakage`).
+Five runs of every recipe are measured. Each of 40 sequences (every pair and key, second anchor
+before the last position) is run with all 80 keys, or with all four anchors at the second anchor's
+place (:func:`anchor_interp.analysis.mask_leakage.mask_leakage`).
 """
 
 from collections.abc import Sequence
@@ -17,11 +14,12 @@ from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.interventions.masks import Paths
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.sequences import Place, drawn_sequences
-from margins import FRESH_SEEDS
-from measured import Measured, experiment, spread, table
-from papers.rows import Row
+from effects import Row, Rows
+from evidence.margins import FRESH_SEEDS
+from evidence.measured import ends, others, spread, used
+from ledger import table
 
-N = 40
+N, SEEDS = 40, list(FRESH_SEEDS)[:5]
 MASKS: dict[str, tuple[Paths, bool]] = {
     "as the papers": ("all", False),
     "renormalised": ("all", True),
@@ -52,26 +50,20 @@ def measure(run: Run) -> Row:
     return found
 
 
-def report(found: Measured) -> None:
-    """Report the runs that reached their phase, recipe by recipe, and the others apart."""
+def report(rows: Rows) -> dict[str, object]:
+    """The runs that reached their phase, recipe by recipe, and the others apart."""
     columns = [(place, name) for place in HIDDEN for name in MASKS]
     head = [f"{HIDDEN[place]}: {name}" for place, name in columns]
 
     def cells(runs: Sequence[Row]) -> list[str]:
         return [_spread([row[f"{place}, {name}"] for row in runs]) for place, name in columns]
 
-    of_all = table(
-        ["recipe", "runs", *head],
-        [[name, str(len(runs)), *cells(runs)] for name, runs in found.used.items()],
-    )
-    found.tell("masks", of_all=of_all, others=found.others(head, lambda row: cells([row])))
+    lines = [[name, str(len(runs)), *cells(runs)] for name, runs in used(rows).items()]
+    apart = others(rows, head, lambda row: cells([row]))
+    return {"of_all": table(["recipe", "runs", *head], lines), "others": apart, **ends(rows)}
 
 
 def _spread(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
     rounding = known and max(known) < 1e-9
     return f"at most {max(known):.0e}" if rounding else spread(known)
-
-
-if __name__ == "__main__":
-    experiment("masks", report, list(FRESH_SEEDS)[:5])

@@ -3,7 +3,7 @@
 Source: NeurIPS paper, figures 3a and 3c. Writes figures/probe-symmetric.png and
 figures/probe-inferential.png, and prints the circuits::
 
-    python experiments/probe.py
+    python -m evidence.probe
 """
 
 from pathlib import Path
@@ -16,9 +16,9 @@ from anchor_interp.analysis.flow import information_flow
 from anchor_interp.pages import mechanism_figures as plotting
 from anchor_interp.pages import style
 from anchor_interp.tasks.sequences import PROBE
-from circuit_sizes import bench
+from evidence.circuit_sizes import bench
 
-FIGURES = Path(__file__).parent.parent / "figures"
+FIGURES = Path(__file__).parents[2] / "figures"
 SEQUENCES = 200
 
 

@@ -1,7 +1,7 @@
 """Makes the specimens of :mod:`anchor_interp.runs.zoo` from runs of the recipes.
 
-``python experiments/zoo.py`` keeps the specimens under ``--out`` that are runs of their recipe and
-replaces the others. It takes the runs that ``experiments/recipes.py judge`` left under ``--runs``
+``python -m evidence.zoo`` keeps the specimens under ``--out`` that are runs of their recipe and
+replaces the others. It takes the runs that ``evidence/recipes.py judge`` left under ``--runs``
 and trains those that it needs and that are missing. The same runs give the same bytes.
 """
 
@@ -21,7 +21,7 @@ from anchor_interp.runs.presets import RECIPES
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.train import train
 from anchor_interp.runs.zoo import SPECIMENS
-from margins import FRESH_SEEDS, MARGINS
+from evidence.margins import FRESH_SEEDS, MARGINS
 
 PER_RECIPE = 3
 COLLECTION = "tiny"
