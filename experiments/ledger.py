@@ -10,8 +10,8 @@ Something stands between two comments that name it::
 
 A number is a count, mean, smallest or largest value of a column over the runs of a study whose
 other columns have these values; ``random`` is all random settings. Scripts have further ``TABLES``.
-``python experiments/ledger.py`` writes the pages and docs/evidence/claims.json from the tables,
-``--check`` only tells whether they are up to date.
+``python experiments/ledger.py`` writes the pages, docs/evidence/claims.json and the forest plots
+from the tables, ``--check`` only tells whether pages and verdicts are up to date.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import get_args
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.files import write_text
+from anchor_interp._util.files import write_output, write_text
 from anchor_interp._util.schema import canonical_json
 from claims import (
     Claim,
@@ -38,8 +38,9 @@ from claims import (
     judge_all,
     scripts,
 )
-from common import effect_text, estimate_text, runs_text
+from common import FIGURES, effect_text, estimate_text, montage, runs_text
 from effects import Row
+from forest import forests
 from random_settings import RUNS as RANDOM
 from studies import Data, Study, known
 
@@ -313,22 +314,29 @@ def _p(value: float) -> str:
 
 
 def main() -> None:
-    """Write the pages, or with ``--check`` only tell whether they are up to date."""
+    """Write the pages and forest plots, or only tell whether the pages are up to date."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if out of date")
+    parser.add_argument("--json", action="store_true", help="only print docs/evidence/claims.json")
     asked = parser.parse_args()
     data = Data()
     judged = judge_all(data)
-    shown = Pages(data, judged)
-    texts = {page: shown.filled(page.read_text(encoding="utf-8")) for page in PAGES}
     kept = {name: replace(j, finding=j.finding and replace(j.finding, runs=()))
             for name, j in judged.items()}  # fmt: skip
-    texts[EVIDENCE] = canonical_json(Ledger(kept, {name: len(data[name]) for name in data})) + "\n"
-    for file, text in texts.items():
+    evidence = canonical_json(Ledger(kept, {name: len(data[name]) for name in data})) + "\n"
+    if asked.json:
+        print(evidence, end="")
+        return
+    shown = Pages(data, judged)
+    texts = {page: shown.filled(page.read_text(encoding="utf-8")) for page in PAGES}
+    for file, text in {**texts, EVIDENCE: evidence}.items():
         if asked.check and text != file.read_text(encoding="utf-8"):
             parser.error(f"{file.relative_to(ROOT)} is out of date; run: python {__file__}")
         if not asked.check:
             write_text(file, text)
+    if not asked.check:
+        for name, panels in forests(judged).items():
+            write_output(FIGURES / f"{name}.png", montage(panels))
 
 
 if __name__ == "__main__":
