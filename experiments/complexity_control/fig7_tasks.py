@@ -349,7 +349,7 @@ def epochs(row: Row) -> float | None:
 def over_data(rows: Rows, of: Number, fits: Test, label: str = "accuracy") -> Figure:
     """A number of every run over the training examples: a colour a corner, the same in every row.
 
-    Runs that have not fitted are hollow. A bar is the mean of a corner all of whose runs have.
+    Runs that have not fitted are hollow. A bar is the mean of the others, where most have.
     """
     sizes = sorted({row["n_sequences"] for row in rows})
     gammas, decays = ([*sorted({row[name] for row in rows})] for name in ("gamma", "weight_decay"))
@@ -364,9 +364,9 @@ def over_data(rows: Rows, of: Number, fits: Test, label: str = "accuracy") -> Fi
                 for value, is_fitted in values:
                     face = colour if is_fitted else "none"
                     axes.plot(at, value, "o", color=colour, mfc=face, ms=4, alpha=0.7)
-                if all(is_fitted for _, is_fitted in values):
-                    middle = mean(values_of(mine, of))
-                    axes.plot([at - 0.08, at + 0.08], [middle] * 2, color=colour, lw=2)
+                fitted = [value or 0.0 for value, is_fitted in values if is_fitted]
+                if 2 * len(fitted) > len(values):
+                    axes.plot([at - 0.08, at + 0.08], [mean(fitted)] * 2, color=colour, lw=2)
         axes.plot([], [], "o", color=INK, mfc="none", label="hollow: not fitted")
         axes.set(xlabel="training examples", ylabel=label, xlim=(-0.5, len(sizes) - 0.5))
         if label == "accuracy":

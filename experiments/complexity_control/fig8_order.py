@@ -80,9 +80,9 @@ def pairs(first_seed: int, **layout: str) -> Sweep:
     return Sweep((Grid(start, {"gamma": (LARGE, SMALL)}, seeds=seeds), Grid(unbroken, seeds=seeds)))
 
 
-def noise(seeds: Iterable[int]) -> Sweep:
+def noise(seeds: Iterable[int], normalization: str = "post", act_fn: str = "relu") -> Sweep:
     """A task with one or two broken groups for each seed."""
-    start = _densely(gamma=SMALL, **_POST)
+    start = _densely(gamma=SMALL, normalization=normalization, act_fn=act_fn)
     return Sweep(tuple(Grid(override(start, task=random_broken_task(s)), seeds=(s,))
                        for s in seeds))  # fmt: skip
 
