@@ -185,23 +185,16 @@ def _at(**size: Any) -> Test:
 
 
 CLAIMS = [
-    registered(
-        "scan-fitted", "SCAN: a held-out primitive is used better",
+    registered("scan-fitted", "SCAN: a held-out primitive is used better",
         Difference("ood_accuracy", _SMALL, _LARGE, runs=("scan-fitted",), **_CORNERS, **_ID),
-        name="c7-scan",
-    ),
-    registered(
-        "scan-fitted-gamma", "SCAN: small weights help by themselves",
+        name="c7-scan"),
+    registered("scan-fitted-gamma", "SCAN: small weights help by themselves",
         Difference("ood_accuracy", _SMALL, _LARGE, ("gamma", "gamma_qk"), **_SCAN_ALONE,
-                   within=("task", "n_sequences", "weight_decay")),
-    ),
-    registered(
-        "scan-fitted-decay", "SCAN: weight decay helps by itself",
+            within=("task", "n_sequences", "weight_decay"))),
+    registered("scan-fitted-decay", "SCAN: weight decay helps by itself",
         Difference("ood_accuracy", equal(weight_decay=0.1), equal(weight_decay=0.01),
-                   ("weight_decay",), **_SCAN_ALONE, within=("task", "n_sequences", "gamma")),
-    ),
-    registered(
-        "cogs-fitted", "COGS: new combinations, depths are answered better",
+            ("weight_decay",), **_SCAN_ALONE, within=("task", "n_sequences", "gamma"))),
+    registered("cogs-fitted", "COGS: new combinations, depths are answered better",
         Difference("ood_accuracy", _SMALL, _LARGE, runs=("cogs-fitted",), **_CORNERS, **_ID),
         name="c7-cogs",
         quote="Small initialization and large weight decay consistently outperform large "
@@ -209,96 +202,62 @@ CLAIMS = [
         note="For “consistently outperform”: the corners end at ID accuracies of 0.956 and 0.986, "
         "at a rate chosen on single pilots. Two runs of the small corner have 0.91 and 0.93; "
         "without them the difference is as small. The number is the mean of the lexical and the "
-        "structural test set; the paper's words leave open whether the lexical one is its ID set.",
-    ),
-    registered(
-        "cogs-99", "COGS: better where both corners know 99 %",
+        "structural test set; the paper's words leave open whether the lexical one is its ID set."),
+    registered("cogs-99", "COGS: better where both corners know 99 %",
         Difference("ood_accuracy", _SMALL, _LARGE, **_CORNERS | {"fitted": ("id_accuracy", 0.99)}),
         takes="A rate for each corner from registered pilots, then ten runs until an ID accuracy "
-        "of 0.99: 7 core-hours.",
-    ),
-    registered(
-        "addition-20", "addition: a held-out square is answered better",
-        Difference(
-            "ood_accuracy", _fitted(0.8, 0.1), _fitted(0.5, 0.01), _BOTH, runs=("addition-20",),
-            cluster=("seed",), unconverged=True, above=("ood_accuracy", 0.1),
-        ),
-    ),
-    Claim(
-        "c7-addition-gamma", "addition: small weights help by themselves",
-        Difference(
-            "ood_accuracy", equal(gamma=0.8), equal(gamma=0.5), ("gamma", "gamma_qk"),
-            **_SQUARE | {"within": ("task", "n_sequences", "weight_decay")},
-        ),
-        least=0.1, source="C VII, figure 7C",
-        quote="small initialization scales (or large weight decay coefficients) generally lead "
-        "to good rule generalization, while large initialization scales (or small weight "
-        "decay coefficients) fail to generalize perfectly",
+        "of 0.99: 7 core-hours."),
+    registered("addition-20", "addition: a held-out square is answered better",
+        Difference("ood_accuracy", _fitted(0.8, 0.1), _fitted(0.5, 0.01), _BOTH,
+            runs=("addition-20",), cluster=("seed",), unconverged=True, above=("ood_accuracy",
+            0.1))),
+    Claim("c7-addition-gamma", "addition: small weights help by themselves",
+        Difference("ood_accuracy", equal(gamma=0.8), equal(gamma=0.5), ("gamma", "gamma_qk"),
+            **_SQUARE | {"within": ("task", "n_sequences", "weight_decay")}), least=0.1,
+        source="C VII, figure 7C",
+        quote="small initialization scales (or large weight decay coefficients) generally lead to "
+        "good rule generalization, while large initialization scales (or small weight decay "
+        "coefficients) fail to generalize perfectly",
         statistic="the same number, small minus large initialisation at equal weight decay and "
-        "data",
-        known=("addition",),
-    ),
-    Claim(
-        "c7-addition-decay", "addition: weight decay helps by itself",
-        Difference(
-            "ood_accuracy", equal(weight_decay=0.1), equal(weight_decay=0.01), ("weight_decay",),
-            **_SQUARE | {"within": ("task", "n_sequences", "gamma")},
-        ),
-        least=0.1, source="C VII, figure 7C",
-        quote="small initialization scales (or large weight decay coefficients) generally lead "
-        "to good rule generalization, while large initialization scales (or small weight "
-        "decay coefficients) fail to generalize perfectly",
+        "data", known=("addition",)),
+    Claim("c7-addition-decay", "addition: weight decay helps by itself",
+        Difference("ood_accuracy", equal(weight_decay=0.1), equal(weight_decay=0.01),
+            ("weight_decay",), **_SQUARE | {"within": ("task", "n_sequences", "gamma")}), least=0.1,
+        source="C VII, figure 7C",
+        quote="small initialization scales (or large weight decay coefficients) generally lead to "
+        "good rule generalization, while large initialization scales (or small weight decay "
+        "coefficients) fail to generalize perfectly",
         statistic="the same number, much minus little weight decay at equal initialisation and "
-        "data",
-        known=("addition",),
-    ),
-    Claim(
-        "c7-prontoqa", "PrOntoQA: new worlds are answered better",
+        "data", known=("addition",)),
+    Claim("c7-prontoqa", "PrOntoQA: new worlds are answered better",
         Difference("id_accuracy", _MUCH, _LITTLE, fitted=("train_accuracy", 0.95), **_WORLDS),
         least=0.1, source="C VII, figure 7E",
         quote="leading to faster convergence and better generalization at the same data scale "
         "compared to models with large initialization (small weight decay coefficients)",
-        statistic="accuracy on new worlds, small initialisation with much weight decay minus "
-        "large one with little, at equal data",
-        takes=_TAKES,
-        known=("prontoqa",),
-    ),
-    Claim(
-        "c7-prontoqa-faster", "PrOntoQA: fits in fewer epochs",
-        Difference(log_epochs, _LITTLE, _MUCH, bounds=True, **_WORLDS),
-        least=0.18, source="C VII, figure 7E",
+        statistic="accuracy on new worlds, small initialisation with much weight decay minus large "
+        "one with little, at equal data", takes=_TAKES, known=("prontoqa",)),
+    Claim("c7-prontoqa-faster", "PrOntoQA: fits in fewer epochs",
+        Difference(log_epochs, _LITTLE, _MUCH, bounds=True, **_WORLDS), least=0.18,
+        source="C VII, figure 7E",
         quote="leading to faster convergence and better generalization at the same data scale "
         "compared to models with large initialization (small weight decay coefficients)",
-        statistic="log of the epochs to a training loss of 0.05, large minus small corner at "
-        "equal data",
-        takes=_TAKES,
-        known=("prontoqa",),
-    ),
-    Claim(
-        "c7-prontoqa-rises", "PrOntoQA: large weights: more epochs for more data",
-        Difference(log_epochs, _at(place=1), _at(place=0), **_SIZES),
-        least=0.18, source="C VII, figure 7E",
-        quote="as the data size increases, the convergence rate first decreases and then "
-        "increases",
-        statistic="log of the epochs to a training loss of 0.05, second smallest minus "
-        "smallest number of examples: at tiny 1,000 minus 250",
-        note="At chance nothing tells slow learning from memorizing. The paper says "
-        "convergence rate, not whether in steps or in epochs; epochs are our reading, and "
-        "so is that the turn lies at the second smallest size.",
-        takes=_TAKES,
-        known=("prontoqa",),
-    ),
-    Claim(
-        "c7-prontoqa-falls", "PrOntoQA: large weights need fewer again for much more",
-        Difference(log_epochs, _at(place=1), _at(largest=True), **_SIZES),
-        least=0.18, source="C VII, figure 7E",
-        quote="as the data size increases, the convergence rate first decreases and then "
-        "increases",
+        statistic="log of the epochs to a training loss of 0.05, large minus small corner at equal "
+        "data", takes=_TAKES, known=("prontoqa",)),
+    Claim("c7-prontoqa-rises", "PrOntoQA: large weights: more epochs for more data",
+        Difference(log_epochs, _at(place=1), _at(place=0), **_SIZES), least=0.18,
+        source="C VII, figure 7E",
+        quote="as the data size increases, the convergence rate first decreases and then increases",
+        statistic="log of the epochs to a training loss of 0.05, second smallest minus smallest "
+        "number of examples: at tiny 1,000 minus 250",
+        note="At chance nothing tells slow learning from memorizing. The paper says convergence "
+        "rate, not whether in steps or in epochs; epochs are our reading, and so is that the turn "
+        "lies at the second smallest size.", takes=_TAKES, known=("prontoqa",)),
+    Claim("c7-prontoqa-falls", "PrOntoQA: large weights need fewer again for much more",
+        Difference(log_epochs, _at(place=1), _at(largest=True), **_SIZES), least=0.18,
+        source="C VII, figure 7E",
+        quote="as the data size increases, the convergence rate first decreases and then increases",
         statistic="log of the epochs to a training loss of 0.05, second smallest minus largest "
-        "number of examples: at tiny 1,000 minus 16,000",
-        takes=_TAKES,
-        known=("prontoqa",),
-    ),
+        "number of examples: at tiny 1,000 minus 16,000", takes=_TAKES, known=("prontoqa",)),
 ]  # fmt: skip
 
 

@@ -147,35 +147,27 @@ def _unbroken(row: Row) -> bool:
 
 
 CLAIMS = [
-    Claim(
-        "c8b-pairs", "pairs with 3 and 4 come late where (3, 4) is broken",
-        Mean(slowed, _broken, **_PAIRS),
-        least=math.log(1.1), source="C VIII, figure 8B",
+    Claim("c8b-pairs", "pairs with 3 and 4 come late where (3, 4) is broken",
+        Mean(slowed, _broken, **_PAIRS), least=math.log(1.1), source="C VIII, figure 8B",
         quote="It can be observed that the highlighted anchor pair types exhibit notably slower "
         "training speeds",
         statistic="log ratio of the steps to 60 % accuracy, the four pairs of 3 and 4 against the "
         "others, small weights",
         note="The letters of the four pairs are taken from the text around the figure. Two of "
         "them, (3, 3) and (4, 4), have half the data of a pair of unequal anchors.",
-        known=("pairs",),
-    ),
-    Claim(
-        "c8b-control", "pairs with 3 and 4 come later than if none were broken",
-        Difference(slowed, _broken, _unbroken, **_PAIRS),
-        least=math.log(1.1), source="C VIII, figure 8B",
+        known=("pairs",)),
+    Claim("c8b-control", "pairs with 3 and 4 come later than if none were broken",
+        Difference(slowed, _broken, _unbroken, **_PAIRS), least=math.log(1.1),
+        source="C VIII, figure 8B",
         asks="Where (3, 4) and (4, 3) break the rule, are the four pairs of 3 and 4 learned later "
-        "than if no pair broke it?",
-        statistic="the same, runs with the broken group minus runs without",
-        known=("pairs",),
-    ),
-    registered(
-        "noise-found", "broken pairs come later than pairs as frequent",
+        "than if no pair broke it?", statistic="the same, runs with the broken group minus runs "
+        "without", known=("pairs",)),
+    registered("noise-found", "broken pairs come later than pairs as frequent",
         Mean(found_late, runs=("noise-60", "noise-240")),
         note="It rests on one broken group, +0.11 (120 fresh tasks); with two -0.02 (98). All "
         "fresh tasks together have +0.049, below the least. Pairs made of a broken pair's anchors "
         "alone are left out; against all pairs the area is 0.44, below chance.",
-        known=("noise-60",),
-    ),
+        known=("noise-60",)),
 ]  # fmt: skip
 
 
@@ -198,9 +190,9 @@ def draw(data: Data) -> Panels:
         [("(A) large initialisation, gamma 0.45", large),
          ("(A) small initialisation, gamma 0.7", small)],
         [("(B) (3, 4) and (4, 3) broken; pairs of 3 and 4 in colour",
-          pairs_learned(filter_rows(pairs, lambda row: bool(row["complexity"])))),
-         ("small weights, run by run", decides)],
-        [("broken pairs found by how late they are learned", found_by(data))],
+          pairs_learned(filter_rows(pairs, lambda row: bool(row["complexity"]))))],
+        [("small weights, run by run", decides),
+         ("broken pairs found by how late they are learned", found_by(data))],
     ]  # fmt: skip
 
 
