@@ -35,7 +35,7 @@ from complexity_control import CONTROL, LARGE, SMALL
 from detection import Detection, detection
 from drawing import HOLLOW, legend, over_depth, strip, strips
 from drawing import SMALL as BLUE
-from effects import Difference, Mean, Row, Rows, Test, equal, number_of, values_of
+from effects import Difference, Mean, Row, Rows, equal, number_of, values_of
 from ledger import table
 from studies import Data, Study
 
@@ -182,7 +182,7 @@ def draw(data: Data) -> Panels:
         over_depth([row for row in speed if row["gamma"] == gamma]) for gamma in (0.45, 0.7)
     )
     ratios = {
-        name: [math.exp(value) for value in values_of(filter_rows(pairs, kind), slowed)]
+        name: [math.exp(value) for value in values_of([*filter(kind, pairs)], slowed)]
         for name, kind in (("(3, 4) broken", _broken), ("no pair broken", _unbroken))
     }
     decides = strips(ratios, "steps of the pairs of 3 and 4 / of the others", reference=1)
@@ -190,15 +190,10 @@ def draw(data: Data) -> Panels:
         [("(A) large initialisation, gamma 0.45", large),
          ("(A) small initialisation, gamma 0.7", small)],
         [("(B) (3, 4) and (4, 3) broken; pairs of 3 and 4 in colour",
-          pairs_learned(filter_rows(pairs, lambda row: bool(row["complexity"]))))],
+          pairs_learned([row for row in pairs if row["complexity"]]))],
         [("small weights, run by run", decides),
          ("broken pairs found by how late they are learned", found_by(data))],
     ]  # fmt: skip
-
-
-def filter_rows(rows: Rows, test: Test) -> list[Row]:
-    """The rows that pass a test."""
-    return [row for row in rows if test(row)]
 
 
 def found_by(data: Data) -> Figure:
