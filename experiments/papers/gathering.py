@@ -21,8 +21,8 @@ from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.tasks.task import Task
+from measures import MEASURES, SECONDS, numbers
 
-from .measures import MEASURES, SECONDS, numbers
 from .rows import Row
 from .studies import Study, broken_groups, study, study_sweep
 from .tables import check_scale, read_study, write_rows

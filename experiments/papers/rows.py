@@ -11,8 +11,7 @@ import numpy as np
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import shown
 from anchor_interp.tasks.functions import Pair
-
-from .detection import Detection, detection
+from detection import Detection, detection
 
 Row = dict[str, Any]  # one run: its columns by name
 Rows = Sequence[Row]

@@ -2,7 +2,7 @@
 
 ``tiny`` is for two cores of a laptop, ``small`` for one GPU, and ``paper`` has the papers' own
 shapes and lengths. A run is its configuration, so what two studies share is trained once. A study
-also says what is measured of each of its runs (:mod:`papers.measures`).
+also says what is measured of each of its runs (:mod:`measures`).
 """
 
 import itertools

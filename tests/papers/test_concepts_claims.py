@@ -9,9 +9,9 @@ from killed_training import config as of_preset
 from anchor_interp.runs.config import override
 from anchor_interp.runs.train import train
 from control_7_concepts import draw
+from measures import attributes
 from papers.claims import CLAIMS
 from papers.judging import Judgement, judge
-from papers.measures import attributes
 from papers.rows import Row
 from papers.section_7_runs import CONCEPT_GAMMAS, SEEDS
 from papers.studies import study_sweep

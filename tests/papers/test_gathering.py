@@ -12,12 +12,13 @@ from short import SHORT
 from test_tables import PARTLY_MEASURED, TABLES
 
 import anchor_interp as ai
+import measures
 from anchor_interp._util.errors import StoreError
 from anchor_interp.runs.config import override, read_config
 from anchor_interp.runs.measurements import Measure
 from anchor_interp.runs.run import Run
 from anchor_interp.sweeps.spec import Grid, Sweep
-from papers import gathering, measures, studies
+from papers import gathering, studies
 from papers.gathering import gather, plan, task_columns, unfinished
 from papers.rows import Row
 from papers.studies import Study, broken_task

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import anchor_interp
+import measures
 from anchor_interp.tasks import corpus_tokens
 from anchor_interp.tasks.corpus import Corpus
 from control_7d import curves
-from papers import measures
 from papers.claims import CLAIMS
 from papers.judging import judge
 from papers.language_runs import CURVE, GAMMAS, MEASURED, SEEDS, crossing, curve, language

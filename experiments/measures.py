@@ -3,6 +3,7 @@
 A run keeps them in its folder (:mod:`anchor_interp.runs.measurements`).
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,16 +21,16 @@ from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.runs.answers import answer_map
 from anchor_interp.runs.measurements import Measure, kept
 from anchor_interp.runs.run import Run
-
-from .detection import broken_pairs, detection
-from .language_runs import CURVE, MEASURED
-from .learning_order import lateness, learning_curves
+from detection import broken_pairs, detection
+from effects import Row, never_came, number_of
+from learning_order import lateness, learning_curves
 
 Numbers = dict[str, float | str | None]  # columns of a study's table: numbers, or a phase's name
 
 # Training losses, in nats: 0.05 is where data count as fitted (NeurIPS paper, section 6).
 LEVELS: Mapping[str, float] = {"steps_to_loss": 0.05, "steps_to_half": 0.5}
 _LOGGED = 5
+CURVE, CURVE_POINTS = "held_out_loss_", 15  # held-out losses along the training of a language model
 
 
 def raw(run: Run) -> Numbers:
@@ -134,8 +135,10 @@ def language(run: Run) -> Numbers:
         "other_loss": None if other is None else other.loss,
     }
     along = [row["id_loss"] for row in run.metrics if "id_loss" in row][1:]
-    if len(along) != MEASURED:
-        raise StoreError(f"{run.folder.path} has {len(along)} held-out losses; expected {MEASURED}")
+    if len(along) != CURVE_POINTS:
+        raise StoreError(
+            f"{run.folder.path} has {len(along)} held-out losses; expected {CURVE_POINTS}"
+        )
     return found | {f"{CURVE}{point:02}": loss for point, loss in enumerate(along, 1)}
 
 
@@ -173,3 +176,17 @@ def numbers(run: Path, name: str, step: int) -> Numbers | None:
     if found is None or name != "mechanism":
         return found
     return {number: found[number] for number in NUMBERS}
+
+
+def log_steps(row: Row) -> float | None:
+    """Natural logarithm of the steps to a training loss of 0.05, or of all steps without it."""
+    if row.get("final_loss") is None:  # not measured
+        return None
+    steps = row["steps"] if never_came(row) else row["steps_to_loss"]
+    return math.log(steps)
+
+
+def rank_share(row: Row) -> float | None:
+    """Stable rank of W_Q L0 over its value at initialisation."""
+    rank, at_init = number_of(row, "stable_rank"), number_of(row, "stable_rank_at_init")
+    return rank / at_init if rank is not None and at_init else None

@@ -1,7 +1,7 @@
 """How well a ranking of ordered pairs finds those that break the rule.
 
 *Neighbours* are innocent pairs that share their anchors with broken ones; they come late as well
-(:mod:`papers.learning_order`), so they are scored apart.
+(:mod:`learning_order`), so they are scored apart.
 """
 
 from collections.abc import Sequence

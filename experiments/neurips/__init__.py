@@ -1,0 +1,32 @@
+"""The figures of the NeurIPS paper; a file has a figure's runs, claims and drawing.
+
+*Initialization is Critical to Whether Transformers Fit Composite Functions by Reasoning or
+Memorizing*.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from anchor_interp.runs.config import override
+from anchor_interp.runs.presets import preset
+from anchor_interp.sweeps.spec import Grid, Sweep
+
+PAPER = preset("paper-1head")  # the paper's model and training (appendix A)
+
+
+def until_fitted(cells: Mapping[float, int], first_seed: int, steps: int, **settings: Any) -> Sweep:
+    """Runs at the paper's width until they are fitted: so many seeds for each gamma.
+
+    Every run has a seed of its own; half of a cell's have three quarters of the rate. Shapes, data,
+    batch and schedule are those of figure 2's runs, products in TF32.
+    """
+    often = {"log_every": 100, "eval_every": 100, "checkpoint_every": steps}
+    start = override(PAPER, batch_size=512, steps=steps, warmup=200 / steps, precision="tf32",
+                     until_accuracy=0.99, **often, **settings)  # fmt: skip
+    grids = []
+    for place, (gamma, n) in enumerate(cells.items()):
+        seeds = range(first_seed + 100 * place, first_seed + 100 * place + n)
+        for rate, of_rate in ((1e-4, seeds[::2]), (7.5e-5, seeds[1::2])):
+            config = override(start, gamma=gamma, lr=rate, lr_end=rate)
+            grids.append(Grid(config, seeds=tuple(of_rate)))
+    return Sweep(tuple(grids))
