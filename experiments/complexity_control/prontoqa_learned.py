@@ -43,7 +43,7 @@ PARTS = ("concept", "sign", "earlier sign", "property", "judgement", "rest")
 class SignedProntoqa(Prontoqa):
     """PrOntoQA whose proofs also say what each concept on their way is, or is not."""
 
-    kind: Literal["prontoqa-signed"] = "prontoqa-signed"
+    kind: Literal["prontoqa-signed"] = "prontoqa-signed"  # type: ignore[assignment]
 
     @property
     def length(self) -> int:

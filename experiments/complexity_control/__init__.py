@@ -1,0 +1,1 @@
+"""The figures of the complexity-control paper, one file each."""

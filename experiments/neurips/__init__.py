@@ -1,0 +1,1 @@
+"""The figures of the NeurIPS paper, one file each."""
