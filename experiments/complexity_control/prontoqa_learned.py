@@ -48,7 +48,7 @@ class SignedProntoqa(Prontoqa):
     @property
     def length(self) -> int:
         """Each hop but the last has another rule and what follows from it."""
-        return super().length + 10 * (self.hops - 1)
+        return super().length + 11 * (self.hops - 1)
 
     def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         """The same worlds and questions with longer proofs."""
