@@ -47,8 +47,8 @@ class SignedProntoqa(Prontoqa):
 
     @property
     def length(self) -> int:
-        """Each hop but the last has another rule and what follows from it."""
-        return super().length + 11 * (self.hops - 1)
+        """Each hop but the last has another rule and what follows from it; ``deeper`` has one more."""
+        return super().length + 11 * self.hops
 
     def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         """The same worlds and questions with longer proofs."""
