@@ -47,7 +47,7 @@ class SignedProntoqa(Prontoqa):
 
     @property
     def length(self) -> int:
-        """Each hop but the last has another rule and what follows from it; ``deeper`` has one more."""
+        """Each hop but the last, in ``deeper`` every one of ``hops``, says eleven words more."""
         return super().length + 11 * self.hops
 
     def examples(self, split: str, n: int, *, seed: int) -> Dataset:
