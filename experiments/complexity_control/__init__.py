@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 """The figures of the complexity-control paper; a file has a figure's runs, claims and drawing.
 
 *Complexity Control Facilitates Reasoning-Based Compositional Generalization in Transformers*.
@@ -44,6 +43,3 @@ OF_GRID: dict[str, Any] = IN_PRE | {"apart": ("design",), "cluster": ("seed",)}
 AT_EQUAL_DECAY: dict[str, Any] = OF_GRID | {"select": holding("weight_decay")}
 AT_EQUAL_GAMMA: dict[str, Any] = OF_GRID | {"select": holding("gamma")}
 KNOWN_PRE = ("decay", "settings", "settings-judging")
-=======
-"""The figures of the complexity-control paper, one file each."""
->>>>>>> runs

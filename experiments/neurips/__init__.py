@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 """The figures of the NeurIPS paper; a file has a figure's runs, claims and drawing.
 
 *Initialization is Critical to Whether Transformers Fit Composite Functions by Reasoning or
@@ -31,6 +30,3 @@ def until_fitted(cells: Mapping[float, int], first_seed: int, steps: int, **sett
             config = override(start, gamma=gamma, lr=rate, lr_end=rate)
             grids.append(Grid(config, seeds=tuple(of_rate)))
     return Sweep(tuple(grids))
-=======
-"""The figures of the NeurIPS paper, one file each."""
->>>>>>> runs
