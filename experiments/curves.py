@@ -155,7 +155,9 @@ def _train_all(
         for config in configs():
             if _key(config) in curves or stopped():
                 continue
-            own = config.train.precision if device.type == "cpu" else _ON_GPU[config.train.precision]
+            own = (
+                config.train.precision if device.type == "cpu" else _ON_GPU[config.train.precision]
+            )
             trained = override(config, precision=own)
             folder = out / "curves" / run_id(trained)
             if curve := train(trained, folder, device, stopped):

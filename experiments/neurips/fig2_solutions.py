@@ -239,7 +239,7 @@ def draw(data: Data) -> Panels:
     for (depth,), of in grouped(curves, ("n_layers",)).items():
         panels.append([(f"along training, {depth:g} layers", courses(of, depth))])
     panels.append([("12,000 steps, 2 layers", over_steps(longer)),
-                   ("the paper's 92,285 updates, 2 layers", over_steps(whole))])  # fmt: skip
+                   ("the paper's 92,285 updates", over_steps(whole))])  # fmt: skip
     narrow = phase_diagrams(data.rows("depth"), x="gamma", y="n_layers").diagrams[0]
     titles = {"symmetric_accuracy": "symmetric answers", "ood_accuracy": "inferential (OOD)"}
     maps = [(f"narrow: {title}", accuracy_map(narrow, name)) for name, title in titles.items()]
@@ -292,7 +292,7 @@ def over_steps(curves: Rows) -> Figure:
     """Answers to (4, 3) and the training accuracy over steps: a panel a gamma, a line a run."""
     gammas = grouped(curves, ("gamma",))
     kinds = (("train", "training accuracy", INK), *_ANSWERS)
-    with single(2.6 * len(gammas), 2.9) as figure:
+    with single(max(2.6 * len(gammas), 4.2), 2.9) as figure:
         panels: Any = figure.subplots(1, len(gammas), squeeze=False, sharey=True)[0]
         for axes, ((gamma,), rows) in zip(panels, gammas.items(), strict=True):
             for run in grouped(rows, ("run_id",)).values():

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.analysis.statistics import permutation_p
 from anchor_interp.models.shapes import ModelConfig
-from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, legend_below, panel, plain_ticks
+from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, legend_below, panel
 from anchor_interp.runs.config import RunConfig, last_step
 from claims import registered
 from common import Panels, main
@@ -40,7 +40,7 @@ MATCHINGS = {DEVIATION: 0.0, RELATIVE: 0.5}
 
 
 def matched(gamma: float, matching: str) -> dict[str, float]:
-    """Rates at width 128 that are matched to one at width 400: d^(c - gamma) is the same at both."""
+    """Rates at width 128 that are matched to one at width 400: d^(c - gamma) is the same."""
     c = MATCHINGS[matching]
 
     def rate(narrow: int, wide: int) -> float:
@@ -143,11 +143,11 @@ def draw(data: Data) -> Panels:
     rows = with_wide([row | {"study": of} for of in ("width-or-scale", "figure2-wide")
                       for row in data.rows(of)])  # fmt: skip
     return [
-        [(f"({letter}) {title}, over the {scale}", over(rows, column, colour, scale))
+        [(f"({letter}) {title} by {scale}", over(rows, column, colour, scale))
          for letter, scale in zip(letters, MATCHINGS, strict=True)]
         for letters, title, column, colour in (
-            ("ab", "the rule's answer", "cut_ood", INFERENTIAL),
-            ("cd", "the other order's", "cut_symmetric", SYMMETRIC),
+            ("ab", "the rule", "cut_ood", INFERENTIAL),
+            ("cd", "other order", "cut_symmetric", SYMMETRIC),
         )
     ]  # fmt: skip
 
@@ -166,7 +166,10 @@ def over(rows: Rows, column: str, colour: str, scale: str) -> Figure:
             axes.plot([], [], line, color=INK, marker=marker, mfc=fill, mec=colour,
                       label=f"width {width}")  # fmt: skip
         axes.set(xscale="log", xlabel=scale, ylabel="best share of (4, 3)", ylim=(-0.03, 1.03))
-        plain_ticks(axes.xaxis)
+        low, high = axes.get_xlim()
+        ticks = [x for x in (0.003, 0.01, 0.03, 0.1, 0.3, 1.0) if low < x < high]
+        axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
+        axes.minorticks_off()
         legend_below(figure, axes, columns=2)
     return figure
 
