@@ -292,7 +292,7 @@ def over_steps(curves: Rows) -> Figure:
     """Answers to (4, 3) and the training accuracy over steps: a panel a gamma, a line a run."""
     gammas = grouped(curves, ("gamma",))
     kinds = (("train", "training accuracy", INK), *_ANSWERS)
-    with single(max(2.6 * len(gammas), 4.2), 2.9) as figure:
+    with single(max(2.6 * len(gammas), 5.2), 2.9) as figure:
         panels: Any = figure.subplots(1, len(gammas), squeeze=False, sharey=True)[0]
         for axes, ((gamma,), rows) in zip(panels, gammas.items(), strict=True):
             for run in grouped(rows, ("run_id",)).values():

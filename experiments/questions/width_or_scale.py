@@ -153,12 +153,12 @@ def draw(data: Data) -> Panels:
 
 
 def over(rows: Rows, column: str, colour: str, scale: str) -> Figure:
-    """A share over a scale of the embedding's weights: a mark a run, a line through the means."""
+    """A share over the scale that is matched: a mark a run, a line through the means."""
     with panel(3.4, 3.2) as (figure, axes):
         for width, marker, line, fill in ((400, "s", "--", "none"), (128, "o", "-", colour)):
-            mine = [row for row in rows if (row["matching"] == AT_400) == (width == 400)]
+            mine = equal(matching=AT_400 if width == 400 else scale)
             points = sorted((width ** (MATCHINGS[scale] - row["gamma"]), row[column])
-                            for row in mine)  # fmt: skip
+                            for row in rows if mine(row))  # fmt: skip
             axes.scatter(*zip(*points, strict=True), s=20, marker=marker, c=fill, edgecolors=colour)
             means = [(x, mean(y for _, y in at))
                      for x, at in itertools.groupby(points, operator.itemgetter(0))]  # fmt: skip
