@@ -3,7 +3,7 @@
 A proof has parts that are learned at different times: which concept comes next, whether the last
 property is negated (the *sign*), and the judgement. ``along`` measures them along training.
 
-``python experiments/complexity_control/prontoqa_learned.py OUT PILOT`` trains one of
+``python experiments/evidence/prontoqa_learned.py OUT PILOT`` trains one of
 :data:`PILOTS`, resumes it, and writes ``OUT/PILOT.csv``. Pilots judge no claim.
 """
 
