@@ -35,7 +35,6 @@ FITTED = 0.99  # training accuracy, in two rows in a row
 CURVE = "curve.jsonl"
 _ABOUT = ("run_id", "n_layers", "gamma", "seed", "lr", "batch_size", "precision")
 _TEXTS = ("run_id", "precision")
-_ON_GPU = {"float32": "tf32", "bf16": "bf16"}
 _LIMIT = 1 << 28
 Key = tuple[float, ...]
 
@@ -155,10 +154,8 @@ def _train_all(
         for config in configs():
             if _key(config) in curves or stopped():
                 continue
-            own = (
-                config.train.precision if device.type == "cpu" else _ON_GPU[config.train.precision]
-            )
-            trained = override(config, precision=own)
+            on_gpu = device.type == "cuda" and config.train.precision == "float32"
+            trained = override(config, precision="tf32") if on_gpu else config
             folder = out / "curves" / run_id(trained)
             if curve := train(trained, folder, device, stopped):
                 about = {"run_id": run_id(trained), "seed": config.seed}

@@ -14,6 +14,7 @@ import operator
 import sys
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -121,7 +122,8 @@ def _shares(rows: Rows) -> list[list[float]]:
 
 RUNS = {"width-or-scale": curve_study("width 128 matched to width 400 in two ways", narrow,
                                       witnesses)}  # fmt: skip
-_STD, _RELATIVE = ({"runs": ("width-or-scale",), "where": equal(matching=of)} for of in MATCHINGS)
+_RUNS: dict[str, Any] = {"runs": ("width-or-scale",)}
+_STD, _RELATIVE = (_RUNS | {"where": equal(matching=of)} for of in MATCHINGS)
 CLAIMS = [
     registered(
         "width-std-best", "equal deviation: small weights come to the rule",
@@ -159,7 +161,8 @@ def over(rows: Rows, column: str, colour: str, scale: str) -> Figure:
             mine = equal(matching=AT_400 if width == 400 else scale)
             points = sorted((width ** (MATCHINGS[scale] - row["gamma"]), row[column])
                             for row in rows if mine(row))  # fmt: skip
-            axes.scatter(*zip(*points, strict=True), s=20, marker=marker, c=fill, edgecolors=colour)
+            xs, ys = zip(*points, strict=True)
+            axes.scatter(xs, ys, 20, marker=marker, c=fill, edgecolors=colour)
             means = [(x, mean(y for _, y in at))
                      for x, at in itertools.groupby(points, operator.itemgetter(0))]  # fmt: skip
             axes.plot(*zip(*means, strict=True), line, color=INK, linewidth=1)
