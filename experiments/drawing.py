@@ -126,7 +126,7 @@ def by_phase(rows: Rows, numbers: Mapping[str, str], *, strata: bool = True) -> 
 def over_depth(rows: Rows) -> Figure:
     """Steps of every run over depth, a colour a number of broken groups (NeurIPS paper, figure 6).
 
-    A bar is a mean. Runs that never came to the loss are hollow, at their last step.
+    A bar is a mean, of cells all of whose runs came to the loss. Runs that never came to the loss are hollow, at their last step.
     """
     depths, levels = (sorted({row[name] for row in rows}) for name in ("n_layers", "complexity"))
     colours = [*map(tuple, colormaps["viridis"](np.linspace(0, 0.9, len(levels))))]
@@ -140,7 +140,8 @@ def over_depth(rows: Rows) -> Figure:
             steps = [math.exp(value_of(row, log_steps) or 0.0) for row in mine]
             for shift, number, row in zip(itertools.cycle((-0.02, 0, 0.02)), steps, mine):
                 dot(axes, at + shift, number, colours[index], hollow=never_came(row), alpha=0.8)
-            axes.plot([at - 0.06, at + 0.06], [_mean(steps)] * 2, color=colours[index], lw=2)
+            if not any(map(never_came, mine)):
+                axes.plot([at - 0.06, at + 0.06], [_mean(steps)] * 2, color=colours[index], lw=2)
         axes.set_xticks(range(len(depths)), [f"{depth} layers" for depth in depths])
         axes.set(xlabel="depth", ylabel="steps to a loss of 0.05")
         axes.set(ylim=(0, None), xlim=(-0.5, len(depths) - 0.5))
@@ -182,14 +183,15 @@ def legend(figure: Figure, handles: Sequence[Any]) -> None:
 def strip(
     axes: Axes, place: float, values: Sequence[float], colour: str, *, hollow: Sequence[bool] = ()
 ) -> None:
-    """Points side by side, and their mean as a line."""
+    """Points side by side, and their mean as a line; none where a point is a bound."""
     if not values:
         return
     for index, value in enumerate(values):
         shift = (index % 5 - 2) * 0.06 if len(values) > 1 else 0.0
         is_hollow = bool(hollow) and hollow[index]
         dot(axes, place + shift, value, colour, hollow=is_hollow, alpha=0.75)
-    axes.plot([place - 0.3, place + 0.3], [_mean(values)] * 2, color=INK, linewidth=1.4)
+    if not any(hollow):
+        axes.plot([place - 0.3, place + 0.3], [_mean(values)] * 2, color=INK, linewidth=1.4)
 
 
 def dot(axes: Axes, x: float, y: float, colour: Any, *, hollow: bool, alpha: float) -> None:

@@ -14,7 +14,7 @@ import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from claims import registered
 from common import Panels, main
 from curves import curve_study, read_curves
 from effects import Difference, Mean, Rise, Row, Rows, grouped
+from ledger import table
 from neurips import PAPER, until_fitted
 from studies import Data, Study, diagram
 
@@ -153,7 +154,7 @@ CLAIMS = [
         note="Models pass through the rule: at the end 15 of 42 runs of gamma 0.8 and 0.95 answer "
         "mostly by it, of those that have fitted 11 of 26. At gamma 0.8 with two layers the best "
         "share of symmetric answers is 0.87. The paper's appendix A gives gamma = 0.8 for "
-        "symmetric models of two layers: in its figures the same gamma can be called small or large.",
+        "symmetric models of two layers: in its figures a gamma can be called small or large.",
     ),
     registered(
         "fig2-symmetric-level", "large weights: most are symmetric at their best",
@@ -267,6 +268,28 @@ def courses(curves: Rows, depth: float) -> Figure:
         handles.append(Line2D([], [], color=INK, marker="o", linestyle="none", label="the end"))
         figure.legend(handles=handles, loc="outside lower left", ncols=3, frameon=False)
     return figure
+
+
+def answers_table(data: Data) -> str:
+    """What the runs at the paper's width answer to (4, 3), a line a depth and gamma."""
+    lines = []
+    for (depth, gamma), rows in grouped(data.rows("figure2-wide"), CELL).items():
+        counts = [sum(row[name] for row in rows)
+                  for name in ("rates", "fitted", "by_rule", "by_other")]  # fmt: skip
+        shares = [spread([row[name] for row in rows if row[name] is not None])
+                  for name in ("best_ood", "best_symmetric", "end_ood", "end_symmetric")]  # fmt: skip
+        lines.append([str(depth), f"{gamma:g}", *map(str, (len(rows), *counts)), *shares])
+    head = ["layers", "gamma", "seeds", "runs", "fitted", "end by rule", "end symmetric"]
+    return table([*head, "rule, best", "symmetric, best", "rule, end", "symmetric, end"], lines)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median and range."""
+    low, middle, high = (f"{of(values):.2f}" for of in (min, median, max))
+    return middle if low == high else f"{middle} ({low}-{high})"
+
+
+TABLES = {"figure2": answers_table}
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from claims import Claim
 from common import Panels, main
 from complexity_control.fig7_tasks import FITTED, at_random, square
 from effects import Effect, Finding, Number, Row, Rows, finding_of, value_of, values_of, varied
+from ledger import table
 from measures import rank_share
 from random_settings import RUNS as RANDOM
 from studies import Data
@@ -169,10 +170,11 @@ def _inside(rho: Floats) -> Floats:
     return found
 
 
+RANK = AcrossTasks(rank_share, sign=-1, runs=STUDIES)
 CLAIMS = [
     Claim(
         "across-tasks-rank", "low stable rank goes with generalising, all tasks",
-        AcrossTasks(rank_share, sign=-1, runs=STUDIES),
+        RANK,
         least=0.3, source="C VII",
         asks="On average over the tasks of section VII, runs whose queries have a lower stable "
         "rank generalise better.",
@@ -189,12 +191,11 @@ CLAIMS = [
 
 def draw(data: Data) -> Panels:
     """Accuracy on what training leaves out over the stable rank of W_Q: a panel a task."""
-    effect: AcrossTasks = CLAIMS[0].effect  # type: ignore[assignment]
     panels = []
     for task, of in TASK_RUNS.items():
         rows = data.rows(of.study)
-        found = effect.inside(of, rows).finding()
-        told = effect.shown(found)
+        found = RANK.inside(of, rows).finding()
+        told = RANK.shown(found)
         told = f"rho {told},\n{found.n[0]} runs" if found.found else told
         panels.append((task, points(of, rows, told)))
     panels.append(("anchor tasks, not counted", points(TaskRuns(""), data.rows(*RANDOM), "")))
@@ -225,6 +226,21 @@ def points(of: TaskRuns, rows: Rows, told: str) -> Figure:
         axes.grid(alpha=0.25)
         legend_below(figure, axes, columns=2)
     return figure
+
+
+def tasks_table(data: Data) -> str:
+    """The correlation inside every task, for two measures of complexity."""
+    effects = (RANK, AcrossTasks("condensation", runs=STUDIES))
+    lines = []
+    for title, of in TASK_RUNS.items():
+        rows = data.rows(of.study)
+        inside = [effect.shown(effect.inside(of, rows).finding()) for effect in effects]
+        lines.append([title, f"{len(of.fitted(rows))} of {len(of.select(rows))}", *inside])
+    names = ("stable rank of W_Q", "condensation of W_Q")
+    return table(["task", "runs that have fitted", *names], lines)
+
+
+TABLES = {"across-tasks": tasks_table}
 
 
 if __name__ == "__main__":
