@@ -123,12 +123,8 @@ def _shares(rows: Rows) -> list[list[float]]:
 RUNS = {"width-or-scale": curve_study("width 128 matched to width 400 in two ways", narrow,
                                       witnesses)}  # fmt: skip
 _RUNS: dict[str, Any] = {"runs": ("width-or-scale",)}
-_STD, _RELATIVE = (_RUNS | {"where": equal(matching=of)} for of in MATCHINGS)
+_RELATIVE = _RUNS | {"where": equal(matching="relative scale")}
 CLAIMS = [
-    registered(
-        "width-std-best", "equal deviation: small weights come to the rule",
-        Rise("best_ood", "at_400", **_STD),
-    ),
     registered(
         "width-relative-best", "equal relative scale: small weights come to the rule",
         Rise("best_ood", "at_400", **_RELATIVE),
