@@ -11,7 +11,7 @@ from findings import told
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis import statistics
 from claims import Claim, Judgement, family, judge
-from complexity_control.fig5_condensation import HALF_A_STEP, Alike
+from complexity_control.fig5_condensation import HALF_A_STEP, Alike, log_rank_share
 from effects import (
     Difference,
     Effect,
@@ -24,7 +24,7 @@ from effects import (
     number_of,
     two_samples,
 )
-from measures import log_rank_share, rank_share
+from measures import rank_share
 from random_settings import RUNS as RANDOM
 
 PHASES = ("memorizing", "composite", "symmetric", "inferential")
