@@ -84,7 +84,7 @@ def test_each_task_counts_alike_on_fishers_scale() -> None:
     tables = made_up(1)
     rows = [row | {"study": study} for study, of in tables.items() for row in of]
     whole = CONDENSED.find(rows)
-    zs = [np.arctanh(part.effect) for part in whole.also.values() if part.effect is not None]
+    zs = [np.arctanh(part.found.effect) for part in whole.also.values() if part.found]
     assert told(whole).effect == pytest.approx(np.tanh(np.mean(zs)))
     assert len(zs) == len(TASK_RUNS)
 
