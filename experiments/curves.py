@@ -6,10 +6,12 @@ table is written each time that a run has ended, in the order of training.
 
 import csv
 import io
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import mean
 
 import numpy as np
 import torch
@@ -26,9 +28,10 @@ from anchor_interp.runs.writer import writing
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import draw
-from effects import Row
+from effects import Row, grouped
 from studies import Study
 
+FITTED = 0.99  # training accuracy, in two rows in a row
 CURVE = "curve.jsonl"
 _ABOUT = ("run_id", "n_layers", "gamma", "seed", "lr", "batch_size", "precision")
 _TEXTS = ("run_id", "precision")
@@ -62,6 +65,32 @@ def read_curves(path: Path) -> list[Row]:
         {name: text if name in _TEXTS else float(text) if text else None
          for name, text in line.items()} for line in lines
     ]  # fmt: skip
+
+
+def by_run(rows: Sequence[Row]) -> list[Row]:
+    """One row for each run: what it passes through and where it ends.
+
+    The end is the mean of the last 2,000 steps, and ``last_`` the last step. A run is fitted at the
+    second of two rows in a row with a training accuracy of 0.99.
+    """
+    found = []
+    for curve in grouped(rows, ("run_id",)).values():
+        curve.sort(key=lambda row: row["step"])
+        fitted = [b["step"] for a, b in itertools.pairwise(curve)
+                  if min(a["train"], b["train"]) >= FITTED]  # fmt: skip
+        row: Row = {
+            "run_id": curve[0]["run_id"], "status": "done", "censored": False, "task": "neurips",
+            "normalization": "post", "phase": None, "seed": int(curve[0]["seed"]),
+            "n_layers": int(curve[0]["n_layers"]), "gamma": curve[0]["gamma"],
+            "fitted_step": int(fitted[0]) if fitted else None,
+        }  # fmt: skip
+        for name, column in (("ood", "x-10"), ("symmetric", "x-6")):
+            told = [(one["step"], one[column]) for one in curve if one[column] is not None]
+            end = [share for step, share in told if step > told[-1][0] - 2_000]
+            row |= {f"best_{name}": max(share for _, share in told), f"end_{name}": mean(end),
+                    f"last_{name}": told[-1][1]}  # fmt: skip
+        found.append(row)
+    return found
 
 
 def answers(model: HookedTransformer, task: AnchorTask) -> Row:
@@ -115,14 +144,18 @@ def _key(config: RunConfig) -> Key:
 def _train_all(
     configs: Callable[[], Sequence[RunConfig]], out: Path, path: Path, device_name: str
 ) -> None:
-    """Train the runs that a table lacks, one after the other: on a GPU with products in TF32."""
+    """Train the runs that a table lacks, one after the other.
+
+    On a GPU those of float32 have products in TF32.
+    """
     device, curves = resolve_device(device_name), _table(path)
     torch.set_num_threads(1)
     with stop_signals() as stopped:
         for config in configs():
             if _key(config) in curves or stopped():
                 continue
-            trained = override(config, precision="tf32") if device.type == "cuda" else config
+            on_gpu = device.type == "cuda" and config.train.precision == "float32"
+            trained = override(config, precision="tf32") if on_gpu else config
             folder = out / "curves" / run_id(trained)
             if curve := train(trained, folder, device, stopped):
                 about = {"run_id": run_id(trained), "seed": config.seed}

@@ -37,10 +37,10 @@ from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.sweeps.diagrams import phase_diagrams
 from claims import registered
 from common import Panels, main
-from curves import curve_study, read_curves
-from effects import Difference, Mean, Rise, Row, Rows, grouped
+from curves import FITTED, by_run, curve_study, read_curves
+from effects import Difference, Mean, Rise, Row, Rows, equal, grouped
 from ledger import table
-from neurips import PAPER, until_fitted
+from neurips import PAPER, at_length, until_fitted
 from studies import Data, Study, diagram
 
 # half the paper's rates by layers, the batch being a quarter of the paper's: the noise is equal
@@ -50,8 +50,9 @@ RATES: Mapping[int, tuple[float, ...]] = {
 }
 GAMMAS = (0.35, 0.5, 0.65, 0.8, 0.95)
 CELL = ("n_layers", "gamma")
+_ANSWERS = (("x-10", "the rule", INFERENTIAL), ("x-6", "the other order's", SYMMETRIC))
+ONE_RATE = 1e-4  # of runs of equal length
 _SEEDS = 3
-_FITTED = 0.99  # training accuracy, twice
 
 
 def wide() -> list[RunConfig]:
@@ -75,8 +76,20 @@ def _config(depth: int, gamma: float, rate: float, seed: int) -> RunConfig:
     often = {"log_every": 50, "eval_every": 50, "checkpoint_every": 1_500}
     rates = {"lr_start": min(1e-5, rate), "lr": rate, "lr_end": rate}
     return override(PAPER, batch_size=512, steps=12_000, warmup=200 / 12_000,
-                    until_accuracy=_FITTED, n_layers=depth, gamma=gamma, seed=seed, **rates,
+                    until_accuracy=FITTED, n_layers=depth, gamma=gamma, seed=seed, **rates,
                     **often)  # fmt: skip
+
+
+def equal_length() -> list[RunConfig]:
+    """Three runs of each gamma that go on when they have fitted."""
+    return [at_length(ONE_RATE, gamma=gamma, seed=1_040_000 + 100 * place + seed)
+            for place, gamma in enumerate((0.35, 0.5, 0.8, 0.95)) for seed in range(3)]  # fmt: skip
+
+
+def whole_training() -> list[RunConfig]:
+    """The paper's schedule and its 92,285 updates, four minutes of a GPU each."""
+    return [override(PAPER, gamma=gamma, precision="bf16", seed=1_100_000 + place)
+            for place, gamma in enumerate((0.8, 0.5))]  # fmt: skip
 
 
 def witnesses(rows: Rows) -> list[Row]:
@@ -88,6 +101,7 @@ def witnesses(rows: Rows) -> list[Row]:
     found = []
     for (depth, gamma, seed), mine in grouped(rows, (*CELL, "seed")).items():
         runs = [_run(curve) for curve in grouped(mine, ("run_id",)).values()]
+        one: Mapping[str, Any] = next((run for run in runs if run["lr"] == ONE_RATE), {})
         fitted = [run for run in runs if run["fitted"]]
         row: Row = {
             "run_id": f"{depth:g}-{gamma:g}-{int(seed)}", "status": "done", "censored": not fitted,
@@ -96,6 +110,7 @@ def witnesses(rows: Rows) -> list[Row]:
         }  # fmt: skip
         for name in ("best_ood", "best_symmetric", "best_id"):
             row[name] = max(run[name] for run in runs)
+            row[f"{name}_at_one_rate"] = one.get(name)
         for name in ("end_ood", "end_symmetric"):
             row[name] = max((run[name] for run in fitted), default=None)
         row["by_rule"] = sum(run["end_ood"] > 0.5 for run in fitted)
@@ -107,10 +122,10 @@ def witnesses(rows: Rows) -> list[Row]:
 def _run(curve: Sequence[Row]) -> dict[str, Any]:
     """What a run's curve says."""
     curve = sorted(curve, key=lambda row: row["step"])
-    full = [row["train"] >= _FITTED for row in curve]
+    full = [row["train"] >= FITTED for row in curve]
     rule, symmetric = [row["x-10"] for row in curve], [row["x-6"] for row in curve]
     return {
-        "fitted": any(a and b for a, b in itertools.pairwise(full)),
+        "lr": curve[0]["lr"], "fitted": any(a and b for a, b in itertools.pairwise(full)),
         "best_ood": max(rule), "best_symmetric": max(symmetric),
         "best_id": max(row["id"] for row in curve),
         "end_ood": rule[-1], "end_symmetric": symmetric[-1],
@@ -129,6 +144,10 @@ def judged(rows: Rows) -> list[Row]:
 
 RUNS = {
     "figure2-wide": curve_study("gamma and depth at the paper's width", wide, witnesses),
+    "equal-length": curve_study(
+        "large and small initialisation, 12,000 steps at the paper's width", equal_length, by_run
+    ),
+    "paper-run": curve_study("the paper's whole training", whole_training, by_run),
     "deep": Study(
         "large initialisation in four layers at the paper's width",
         lambda: until_fitted({0.2: 6, 0.3: 6, 0.5: 8}, 1_020_000, 4_000, n_layers=4),
@@ -139,6 +158,12 @@ RUNS = {
 }
 _SEEN: dict[str, Any] = {"runs": ("figure2-wide",), "select": judged}
 _DEPTHS: dict[str, Any] = _SEEN | {"within": ("n_layers",), "apart": ("n_layers",)}
+_SMALL, _LARGE = equal(gamma=(0.8, 0.95)), equal(gamma=(0.35, 0.5))
+_TO_LENGTH = (
+    "The six runs of gamma 0.8 and 0.95, which were not trained: 3 minutes of an H100 "
+    "(`--train --device cuda`). Those of 0.35 and 0.5 are drawn."
+)
+
 CLAIMS = [
     registered(
         "fig2-inferential", "smaller weights: higher best OOD accuracy",
@@ -171,8 +196,8 @@ CLAIMS = [
         "withheld because all of it is gamma 0.2, where training stops after 4,000 steps with 7 to "
         "9 % of the data learned. At gamma 0.3 no run is below the 90 % of the caption.",
         takes="Runs at gamma 0.2 that fit their data; after 4,000 steps they have learned 7 to 9 % "
-        "of it. The paper's 92,285 updates take 1.6 hours of a GPU at our batch: 14 runs, 23 "
-        "GPU-hours.",
+        "of it. The paper's 92,285 updates for 14 runs: half an hour of an H100 as one batch of "
+        "models, two hours one after the other with the paper's 2,048 sequences an update.",
     ),
     registered(
         "fig2-inferential-end", "smaller weights infer at the end",
@@ -181,6 +206,31 @@ CLAIMS = [
     registered(
         "fig2-symmetric-end", "larger weights are symmetric at the end",
         Rise("end_symmetric", "gamma", sign=-1, **_DEPTHS),
+    ),
+    registered(
+        "equal-length-best", "equal length: small weights come to the rule",
+        Difference("best_ood", _SMALL, _LARGE, runs=("equal-length",)), takes=_TO_LENGTH,
+    ),
+    registered(
+        "equal-length-end", "equal length: small weights infer at the end",
+        Difference("end_ood", _SMALL, _LARGE, runs=("equal-length",)), takes=_TO_LENGTH,
+    ),
+    registered(
+        "equal-length-symmetric", "equal length: large weights end symmetric",
+        Difference("end_symmetric", _LARGE, _SMALL, runs=("equal-length",)), takes=_TO_LENGTH,
+    ),
+    registered(
+        "paper-run-inferential", "the paper's whole training: gamma 0.8 infers",
+        Mean("best_ood", equal(gamma=0.8), 0.5, runs=("paper-run",)),
+        note="One run, which does not: 0.36 of its answers follow the rule at its best, after "
+        "2,000 of 92,285 updates, and none at the end, where 0.98 are the other order's. One run "
+        "cannot decide a claim by p.",
+        takes="Four more runs of gamma 0.8, 4 minutes of an H100 each (`--train --device cuda`).",
+    ),
+    registered(
+        "paper-run-symmetric", "the paper's whole training: gamma 0.5 is symmetric",
+        Mean("last_symmetric", equal(gamma=0.5), 0.5, runs=("paper-run",)),
+        takes="Five runs of gamma 0.5, 4 minutes of an H100 each (`--train --device cuda`).",
     ),
 ]  # fmt: skip
 
@@ -194,9 +244,14 @@ def draw(data: Data) -> Panels:
         for letter, (column, (name, colour)) in zip("ab", shares.items(), strict=True)
         for (depth,), mine in grouped(data.rows("figure2-wide"), ("n_layers",)).items()
     ]]  # fmt: skip
-    curves = read_curves(RUNS["figure2-wide"].table(data.tables, "figure2-wide"))
+    curves, longer, whole = (
+        read_curves(RUNS[name].table(data.tables, name))
+        for name in ("figure2-wide", "equal-length", "paper-run")
+    )
     for (depth,), of in grouped(curves, ("n_layers",)).items():
         panels.append([(f"along training, {depth:g} layers", courses(of, depth))])
+    panels.append([("12,000 steps, 2 layers", over_steps(longer)),
+                   ("the paper's 92,285 updates", over_steps(whole))])  # fmt: skip
     rows = data.rows("figure2-wide")
     panels.append([
         (f"({letter}) {name}, best, width 400", depth_map(rows, f"best_{column}"))
@@ -252,20 +307,38 @@ def best_and_end(rows: Rows, best: str, end: str, colour: str) -> Figure:
 def courses(curves: Rows, depth: float) -> Figure:
     """Answers to (4, 3) over ID accuracy along training: a panel a gamma, a line a run."""
     gammas = grouped(curves, ("gamma",))
-    kinds = (("x-10", "the rule", INFERENTIAL), ("x-6", "the other order's", SYMMETRIC))
     with single(2.1 * len(gammas), 2.9) as figure:
         panels: Any = figure.subplots(1, len(gammas), squeeze=False, sharey=True)[0]
         for axes, ((gamma,), rows) in zip(panels, gammas.items(), strict=True):
             for run in grouped(rows, ("run_id",)).values():
                 run.sort(key=lambda row: row["step"])
-                for column, _, colour in kinds:
+                for column, _, colour in _ANSWERS:
                     xs, ys = ([row[name] for row in run] for name in ("id", column))
                     axes.plot(xs, ys, color=colour, linewidth=0.8, alpha=0.7)
                     axes.plot(xs[-1], ys[-1], "o", color=colour, markersize=4)
             axes.set(title=f"gamma {gamma:g}", xlabel="ID accuracy", ylim=(-0.03, 1.03))
         panels[0].set_ylabel(f"share of (4, 3), {depth:g} layers")
-        handles = [Line2D([], [], color=colour, label=name) for _, name, colour in kinds]
+        handles = [Line2D([], [], color=colour, label=name) for _, name, colour in _ANSWERS]
         handles.append(Line2D([], [], color=INK, marker="o", linestyle="none", label="the end"))
+        figure.legend(handles=handles, loc="outside lower left", ncols=3, frameon=False)
+    return figure
+
+
+def over_steps(curves: Rows) -> Figure:
+    """Answers to (4, 3) and the training accuracy over steps: a panel a gamma, a line a run."""
+    gammas = grouped(curves, ("gamma",))
+    kinds = (("train", "training accuracy", INK), *_ANSWERS)
+    with single(max(2.6 * len(gammas), 5.2), 2.9) as figure:
+        panels: Any = figure.subplots(1, len(gammas), squeeze=False, sharey=True)[0]
+        for axes, ((gamma,), rows) in zip(panels, gammas.items(), strict=True):
+            for run in grouped(rows, ("run_id",)).values():
+                for column, _, colour in kinds:
+                    told = [(row["step"], row[column]) for row in run if row[column] is not None]
+                    axes.plot(*zip(*told, strict=True), color=colour, linewidth=0.8, alpha=0.7)
+                    axes.plot(*told[-1], "o", color=colour, markersize=4)
+            axes.set(title=f"gamma {gamma:g}", xscale="log", xlabel="step", ylim=(-0.03, 1.03))
+        panels[0].set_ylabel("share")
+        handles = [Line2D([], [], color=colour, label=name) for _, name, colour in kinds]
         figure.legend(handles=handles, loc="outside lower left", ncols=3, frameon=False)
     return figure
 
@@ -276,8 +349,8 @@ def answers_table(data: Data) -> str:
     for (depth, gamma), rows in grouped(data.rows("figure2-wide"), CELL).items():
         counts = [sum(row[name] for row in rows)
                   for name in ("rates", "fitted", "by_rule", "by_other")]  # fmt: skip
-        shares = [spread([row[name] for row in rows if row[name] is not None])
-                  for name in ("best_ood", "best_symmetric", "end_ood", "end_symmetric")]  # fmt: skip
+        shown = ("best_ood", "best_symmetric", "end_ood", "end_symmetric")
+        shares = [spread([row[name] for row in rows if row[name] is not None]) for name in shown]
         lines.append([str(depth), f"{gamma:g}", *map(str, (len(rows), *counts)), *shares])
     head = ["layers", "gamma", "seeds", "runs", "fitted", "end by rule", "end symmetric"]
     return table([*head, "rule, best", "symmetric, best", "rule, end", "symmetric, end"], lines)

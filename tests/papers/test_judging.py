@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from findings import told
 
 from anchor_interp.analysis import statistics
 from anchor_interp.sweeps.effects import Estimate
 from claims import Claim, Judgement, family, holm, judge
 from effects import Difference, Effect, Finding, Mean, Row, Rows, Trend, equal, two_samples
-from findings import told
 
 Tables = dict[str, list[Row]]
 
@@ -39,7 +39,7 @@ class Given(Effect):
 
     finding: Finding | None = None
 
-    def find_in(self, _: Any, *, whole: bool = True) -> Finding | None:
+    def find_in(self, _: Any, *, whole: bool = True) -> Finding | None:  # noqa: ARG002
         return self.finding
 
     def measure(self, _: Rows) -> Finding:

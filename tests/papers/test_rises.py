@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from findings import told
 
 from anchor_interp._util.errors import StoreError
 from effects import Finding, Rise, Row
-from findings import told
 
 
 def runs(group: int, xs: list[float], ys: list[float]) -> list[Row]:

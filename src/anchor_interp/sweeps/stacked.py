@@ -32,8 +32,8 @@ from anchor_interp.models.forward import fast_last_logits
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs import loop, objectives
 from anchor_interp.runs.config import RunConfig, TrainConfig
+from anchor_interp.runs.cuda_graph import CudaGraph
 from anchor_interp.tasks.examples import Dataset
-from anchor_interp.tasks.hashing import epoch_keys, epoch_parts
 
 MOST_STEPS = 64
 """How many steps are planned ahead at most."""
@@ -77,7 +77,7 @@ class Stack:
         }
         n_tokens = config.task.n_input_tokens
         self._models = [_Answering(member.state.model, n_tokens) for member in members]
-        self._batches = _Batches(members, self._device)
+        self._batches, self._graph = _Batches(members, self._device), CudaGraph()
 
     def advance(
         self, n_steps: int, stopped: Callable[[], bool] = lambda: False
@@ -90,10 +90,7 @@ class Stack:
         plan = _factors(self._members, n_steps).to(self._device, self._dtype)
         losses = norms = torch.empty(0)
         for factors, rows in zip(plan, self._batches.rows(n_steps), strict=True):
-            tokens, targets = self._batches.tokens[rows], self._batches.targets[rows]
-            with loop.float32_products(self._config.train):
-                losses = self._differentiate(tokens.long(), targets.long())
-            norms = self._update(factors)
+            losses, norms = self._graph(self._step, factors, rows)
             for member in self._members:
                 member.state.step += 1
             if stopped():
@@ -130,6 +127,15 @@ class Stack:
             for place, (index, rows) in enumerate(tokens.items())
             if finite[place, : len(rows)].all()
         }
+
+    def _step(
+        self, factors: "Float[Tensor, 'factor model 1']", rows: Int64[Tensor, "model batch"]
+    ) -> tuple[Float[Tensor, " model"], Float[Tensor, " model"]]:
+        """One step of all models: their losses, and the gradients' norms before clipping."""
+        tokens, targets = self._batches.tokens[rows], self._batches.targets[rows]
+        with loop.float32_products(self._config.train):
+            losses = self._differentiate(tokens.long(), targets.long())
+        return losses, self._update(factors)
 
     def _differentiate(
         self, tokens: Int64[Tensor, "model batch pos"], targets: Int64[Tensor, "model batch"]
@@ -256,8 +262,7 @@ class _Batches:
     """The models' training sequences on the device; equal ones are stored once."""
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
-        self._members, self._device = members, device
-        self._size = members[0].config.train.batch_size
+        self._members, self._size = members, members[0].config.train.batch_size
         sets = {member.data_key: member.training for member in members}
         starts = itertools.accumulate(map(len, sets.values()), initial=0)
         self._starts = dict(zip(sets, starts, strict=False))
@@ -265,32 +270,18 @@ class _Batches:
         targets = np.concatenate([part.last for part in sets.values()])
         self.tokens = torch.from_numpy(tokens).to(device)
         self.targets = torch.from_numpy(targets).to(device)
-        self._orders: dict[Hashable, Tensor] = {}
+        keys = [(len(one.training), one.config.seed, one.state.step) for one in members]
+        orders = {key: objectives.EpochOrders(*key[:2], device) for key in keys}
+        self._orders = [orders[key] for key in keys]  # equal ones take the same sequences
 
     def rows(self, n_steps: int) -> Int64[Tensor, "step model batch"]:
         """The rows of the sequences that the next steps take."""
-        used: dict[Hashable, Tensor] = {}
         rows = []
-        for member in self._members:
-            n, seed, step = len(member.training), member.config.seed, member.state.step
-            parts = []
-            for epoch, part in epoch_parts(step * self._size, (step + n_steps) * self._size, n):
-                key = n, seed, epoch
-                if key not in self._orders:
-                    self._orders[key] = epoch_order_on(self._device, n, epoch, seed=seed)
-                used[key] = self._orders[key]
-                parts.append(used[key][part])
-            rows.append(torch.cat(parts) + self._starts[member.data_key])
-        self._orders = used  # forget past epochs
+        for member, orders in zip(self._members, self._orders, strict=True):
+            first = member.state.step * self._size
+            own = orders.rows(first, first + n_steps * self._size)
+            rows.append(own + self._starts[member.data_key])
         return torch.stack(rows).view(-1, n_steps, self._size).transpose(0, 1)
-
-
-def epoch_order_on(device: torch.device, n: int, epoch: int, *, seed: int) -> Int64[Tensor, " n"]:
-    """:func:`anchor_interp.tasks.hashing.epoch_order`, sorted on a device."""
-    keys = epoch_keys(n, epoch, seed=seed)
-    # flipping the largest bit gives signed numbers in the order of the unsigned ones
-    signed = (keys ^ np.uint64(1 << 63)).view(np.int64)
-    return torch.from_numpy(signed).to(device).argsort()
 
 
 def _factors(members: Sequence[Member], n_steps: int) -> "Float[Tensor, 'step factor model 1']":

@@ -1,22 +1,24 @@
-"""Figure 2 at the paper's width: what curves say, and the claims on them."""
+"""Figure 2 at the paper's width: what curves say, the claims on them, and which runs there are."""
 
 import csv
 import itertools
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_tables import TABLES
+import torch
+from short import SHORT
 
-import neurips_4
-import section
-from papers import wide
-from papers.claims import CLAIMS, NAMED, REGISTERED
-from papers.judging import judge
-from papers.rows import Row
-from papers.tables import read_study
+import anchor_interp as ai
+import curves
+from anchor_interp.runs.config import run_id
+from claims import judge
+from effects import Row
+from neurips import fig2_solutions as wide
 
-OWN = tuple(claim for claim in CLAIMS if claim.studies == (wide.STUDY,))
+STUDY = "figure2-wide"
+OWN = tuple(claim for claim in wide.CLAIMS if claim.effect.runs == (STUDY,))
 GAMMAS = (0.35, 0.5, 0.65, 0.8, 0.95)
 
 
@@ -49,10 +51,6 @@ def test_a_seed_at_all_its_rates_is_one_witness() -> None:
     found = wide.witnesses(study())
     assert len({row["run_id"] for row in found}) == 30
     assert {(row["n_layers"], row["rates"]) for row in found} == {(2, 5), (3, 2)}
-    largest = next(row for row in found if row["gamma"] == 0.95)
-    assert largest["before"] == pytest.approx(0.7, abs=0.1)
-    assert largest["gives_way"] == pytest.approx(0.6, abs=0.1)
-    assert largest["comes_back"] == pytest.approx(0.7, abs=0.1)
 
 
 def test_what_a_run_passes_through_counts_in_the_best_and_not_at_the_end() -> None:
@@ -67,10 +65,10 @@ def test_what_a_run_passes_through_counts_in_the_best_and_not_at_the_end() -> No
 
 
 def test_the_claims_follow_the_curves() -> None:
-    judged = judge(OWN, {wide.STUDY: wide.witnesses(study())})
+    judged = judge(OWN, {STUDY: wide.witnesses(study())})
     verdicts = {name: found.verdict for name, found in judged.items()}
     assert set(verdicts.values()) == {"supported"}
-    turned = judge(OWN, {wide.STUDY: wide.witnesses(study(turned=True))})
+    turned = judge(OWN, {STUDY: wide.witnesses(study(turned=True))})
     assert turned["fig2-inferential"].verdict == turned["fig2-symmetric"].verdict == "reversed"
 
 
@@ -83,29 +81,28 @@ def test_runs_that_have_not_fitted_cannot_darken_the_shaded_zone(fits: bool, ver
          "best_id_accuracy": (0.1 if gamma == 0.2 else 1.0) - 0.001 * seed}
         for gamma, n in ((0.2, 6), (0.3, 6), (0.5, 8)) for seed in range(n)
     ]  # fmt: skip
-    claim = NAMED["fig2-shadow"]
+    (claim,) = (claim for claim in wide.CLAIMS if claim.name == "fig2-shadow")
     assert judge((claim,), {"deep": rows})["fig2-shadow"].verdict == verdict
 
 
 def test_fewer_than_half_of_the_planned_runs_answer_nothing() -> None:
     rows = [row for row in study() if row["n_layers"] == 2 and row["gamma"] < 0.9]
-    judged = judge(OWN, {wide.STUDY: wide.witnesses(rows)})
+    judged = judge(OWN, {STUDY: wide.witnesses(rows)})
     found = judged["fig2-inferential"]
     assert (found.verdict, found.reason) == (
         "not answerable here", "12 of 30 planned seeds count",
     )  # fmt: skip
-    assert judged["fig2-rule-first"].verdict == "not answerable here"  # 9 of 24
 
 
 def test_a_seed_that_lacks_a_rate_does_not_count() -> None:
     rows = [row for row in study() if row["lr"] < 1.2e-4]
-    found = judge(OWN, {wide.STUDY: wide.witnesses(rows)})["fig2-symmetric"]
+    found = judge(OWN, {STUDY: wide.witnesses(rows)})["fig2-symmetric"]
     assert (found.verdict, found.reason) == ("not answerable here", "0 of 30 planned seeds count")
 
 
 def test_the_best_along_training_counts_runs_that_have_not_fitted() -> None:
     rows = [row for row in study() if row["gamma"] < 0.9 or row["train"] < 0.95]
-    judged = judge(OWN, {wide.STUDY: wide.witnesses(rows)})
+    judged = judge(OWN, {STUDY: wide.witnesses(rows)})
     finding, end = (judged[name].finding for name in ("fig2-inferential", "fig2-inferential-end"))
     assert finding is not None
     assert end is not None
@@ -115,15 +112,8 @@ def test_the_best_along_training_counts_runs_that_have_not_fitted() -> None:
 def test_depths_that_disagree_are_mixed() -> None:
     deep = [row for row in study(turned=True) if row["n_layers"] == 3]
     rows = [row for row in study() if row["n_layers"] == 2] + deep
-    judged = judge(OWN, {wide.STUDY: wide.witnesses(rows)})
+    judged = judge(OWN, {STUDY: wide.witnesses(rows)})
     assert judged["fig2-inferential"].verdict == "mixed"
-
-
-def test_claims_say_what_was_registered() -> None:
-    for claim in OWN:
-        said = REGISTERED[claim.name]
-        assert (claim.sentence, claim.statistic) == (said["sentence"], said["statistic"])
-        assert (claim.minimum, claim.ours) == (said["least"], said["by"] == "ours")
 
 
 def test_the_table_of_curves_is_read(tmp_path: Path) -> None:
@@ -132,26 +122,33 @@ def test_the_table_of_curves_is_read(tmp_path: Path) -> None:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    assert wide.witnesses(wide.read_curves(tmp_path / "curves.csv")) == wide.witnesses(rows)
+    assert wide.witnesses(curves.read_curves(tmp_path / "curves.csv")) == wide.witnesses(rows)
 
 
-def test_the_figure_shows_answers_and_courses(tmp_path: Path) -> None:
-    """Both answers and the curves of each depth at the paper's width, then the study ``depth``."""
-    place, curves = tmp_path / "tiny", study()
-    wide.curves_table(place).parent.mkdir()
-    with wide.curves_table(place).open("w", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(curves[0]))
-        writer.writeheader()
-        writer.writerows(curves)
-    tables = {"depth": read_study(TABLES / "depth.csv"), wide.STUDY: wide.witnesses(curves)}
-    panels = neurips_4.draw(section.Data("tiny", tables, place))
-    titles = [[title for title, _ in row] for row in panels]
-    answers = ("(a) symmetric", "(b) inferential")
-    assert titles[0] == [f"{title}, {depth} layers" for title in answers for depth in (2, 3)]
-    assert titles[1:3] == [["along training, 2 layers"], ["along training, 3 layers"]]
-    ((_, figure),) = panels[1]
-    assert len(figure.axes) == 5  # gammas
-    assert (
-        len(figure.axes[0].lines) == 4 * 15
-    )  # two answers and their ends, five rates, three seeds
-    assert section.montage(panels).startswith(b"\x89PNG")
+def test_a_cell_has_three_seeds_of_its_own_at_all_its_rates_and_some_at_one() -> None:
+    runs = wide.wide()
+    assert len({run_id(run) for run in runs}) == 105 + 6
+    by_seed = sorted(runs, key=lambda run: run.seed)
+    cells = [
+        {(run.model.n_layers, run.init.gamma) for run in group}
+        for _, group in groupby(by_seed, key=lambda run: run.seed)
+    ]
+    assert all(len(cell) == 1 for cell in cells)
+    assert len(cells) == 3 * 10 + 6
+
+
+def test_a_run_that_was_stopped_ends_with_the_same_curve(tmp_path: Path) -> None:
+    config = ai.preset("tiny", task="neurips", **{**SHORT, "eval_every": 10, "log_every": 10})
+    cpu, signals = torch.device("cpu"), iter([False, True])
+    whole = curves.train(config, tmp_path / "whole", cpu, lambda: False)
+    assert [row["step"] for row in whole] == [*range(10, config.train.steps + 1, 10)]
+    assert curves.train(config, tmp_path / "parts", cpu, lambda: next(signals)) == []
+    assert curves.train(config, tmp_path / "parts", cpu, lambda: False) == whole
+
+
+def test_the_committed_table_has_every_run() -> None:
+    table = wide.RUNS[STUDY].table(Path(curves.__file__).parent / "tables", STUDY)
+    rows = curves.read_curves(table)
+    found = {(row["n_layers"], row["gamma"], row["lr"], row["seed"]) for row in rows}
+    runs = ((run.model.n_layers, run.init.gamma, run.train.lr, run.seed) for run in wide.wide())
+    assert found == {*runs}
