@@ -79,15 +79,15 @@ def draw(data: Data) -> Panels:
     The phases' models are those of one layout, in which the claims are judged.
     """
     clusters = [
-        (f"(C) {titled(run)}", cluster_map(key_mask_clusters(run.model, task, tsne=True)))
+        (f"(C) {titled(run)}",
+         cluster_map(key_mask_clusters(run.model, run.config.anchor_task, tsne=True)))
         for run in post_models(data, "memorizing", "composite", "symmetric")
-        if (task := run.config.anchor_task)
-    ]
+    ]  # fmt: skip
     blocks = [
-        (f"(D) {titled(run)}", similarity_map(block_similarity(run.model, task), centred=False))
+        (f"(D) {titled(run)}",
+         similarity_map(block_similarity(run.model, run.config.anchor_task), centred=False))
         for run in post_models(data, "composite", "symmetric", "inferential")
-        if (task := run.config.anchor_task)
-    ]
+    ]  # fmt: skip
     masks = [(f"({x}) the {token}'s information is masked", mask_drawing(place))
              for x, token, place in (("A", "key", 1), ("B", "second anchor", 3))]  # fmt: skip
     numbers = {"key_mask_pairs": "silhouette\nof pairs", "key_mask_order": "silhouette\nof orders",

@@ -322,11 +322,13 @@ def over_data(rows: Rows, of: Number, fits: Test, label: str = "accuracy") -> Fi
             axes.plot([], [], "o", color=colour, label=words)
             for (size,), mine in grouped(corner, ("n_sequences",)).items():
                 at = sizes.index(size) + 0.19 * (place - 1.5)
-                values = [(value_of(row, of), fits(row)) for row in mine]
+                values = [
+                    (value, fits(row)) for row in mine if (value := value_of(row, of)) is not None
+                ]
                 for value, is_fitted in values:
                     face = colour if is_fitted else "none"
                     axes.plot(at, value, "o", color=colour, mfc=face, ms=4, alpha=0.7)
-                fitted = [value or 0.0 for value, is_fitted in values if is_fitted]
+                fitted = [value for value, is_fitted in values if is_fitted]
                 if 2 * len(fitted) > len(values):
                     axes.plot([at - 0.08, at + 0.08], [mean(fitted)] * 2, color=colour, lw=2)
         axes.plot([], [], "o", color=INK, mfc="none", label="hollow: not fitted")

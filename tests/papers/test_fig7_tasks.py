@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,13 +142,15 @@ def test_a_corner_has_its_colour_in_every_row_and_unfitted_runs_are_hollow() -> 
     colours = []
     for mine in (rows, pure):
         (axes,) = over_data(mine, "ood_accuracy", lambda row: row["id_accuracy"] > 0.9).axes
-        dots = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata())]
+        dots: list[Any] = [
+            line for line in axes.lines if line.get_marker() == "o" and np.size(line.get_xdata())
+        ]
         assert len(dots) == len(mine)
         hollow = sum(line.get_markerfacecolor() == "none" for line in dots)
         assert hollow == sum(row["gamma"] == 0.8 for row in mine)
         bars = [line for line in axes.lines if line.get_marker() == "None"]
         cells = {(row["gamma"], row["weight_decay"], row["n_sequences"]) for row in mine}
         assert len(bars) == sum(gamma == 0.5 for gamma, *_ in cells)
-        colours.append({line.get_label(): line.get_color() for line in axes.lines})
+        colours.append({str(line.get_label()): line.get_color() for line in axes.lines})
     legends = {name for name in colours[1] if name.startswith("$")}
     assert {name: colours[0][name] for name in legends} == {n: colours[1][n] for n in legends}
