@@ -4,7 +4,8 @@ A figure's script has a list ``CLAIMS``: the paper's words, the effect that woul
 least effect that counts. A claim loads no table until it is judged. All claims are one *family*:
 their p-values are adjusted together (Benjamini and Hochberg 1995), so that of the claims it
 supports one in twenty is expected to be chance. Whatever was ever judged stays in the family:
-``archive.csv`` holds the claims of our own that no figure shows, with their last result.
+``archive.csv`` holds those that no figure shows, with their last result; *withdrawn* are those that
+could hardly fail, or whose runs their own sentence excludes.
 
 The verdicts are those of :func:`anchor_interp.sweeps.effects.decide`, and more. *Mixed*: parts that
 both belong to the paper's stratum disagree. *Not run*: there is no study, or no table. *Nothing
@@ -36,7 +37,7 @@ HERE = Path(__file__).parent
 FOLDERS = ("neurips", "complexity_control", "questions")
 ARCHIVE = HERE / "archive.csv"
 REGISTERED: Mapping[str, Mapping[str, Any]] = tomllib.loads(
-    (HERE / "papers" / "registered.toml").read_text(encoding="utf-8")
+    (HERE / "registered.toml").read_text(encoding="utf-8")
 )
 """Claims that were written down before their runs, word for word."""
 # Seeds of ``decay`` and ``depth`` whose runs were known when the claims were written.
@@ -62,6 +63,7 @@ class Claim:
     statistic: str = ""  # what is measured, in words
     note: str = ""  # what a reader of the verdict should know
     takes: str = ""  # what an answer would take, where there is none
+    follows: str = ""  # from what it follows: such a claim can hardly fail and is not counted
     known: tuple[str, ...] = ()  # studies whose runs were known when the claim was last changed
     planned: int = 0  # the seeds that it was written down for; fewer than half answer nothing
 

@@ -10,8 +10,8 @@ Something stands between two comments that name it::
 
 A number is a count, mean, smallest or largest value of a column over the runs of a study whose
 other columns have these values; ``random`` is all random settings. Scripts have further ``TABLES``.
-``python experiments/ledger.py`` writes the pages and docs/evidence/claims.json from the tables,
-``--check`` only tells whether they are up to date.
+``python experiments/ledger.py`` writes the pages, docs/evidence/claims.json and the forest plots
+from the tables, ``--check`` only tells whether pages and verdicts are up to date.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import get_args
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.files import write_text
+from anchor_interp._util.files import write_output, write_text
 from anchor_interp._util.schema import canonical_json
 from claims import (
     Claim,
@@ -38,8 +38,9 @@ from claims import (
     judge_all,
     scripts,
 )
-from common import effect_text, estimate_text, runs_text
+from common import FIGURES, effect_text, estimate_text, montage, runs_text
 from effects import Row
+from forest import forests
 from random_settings import RUNS as RANDOM
 from studies import Data, Study, known
 
@@ -81,7 +82,9 @@ class Pages:
         made = {"counts": self.counts, "figures": self.figures, "unanswered": self.unanswered,
                 "studies": self.studies}  # fmt: skip
         tables: dict[str, Callable[[], str]] = {**made}
-        for script in scripts().values():
+        from evidence import verdict
+
+        for script in (*scripts().values(), verdict):
             for name, of in getattr(script, "TABLES", {}).items():
                 tables[name] = partial(of, self.data)
         return tables
@@ -90,7 +93,7 @@ class Pages:
         """A page with every table and number made anew."""
         texts: Mapping[str, Callable[[str], str]] = {
             "claim": self.claim, "part": self.part, "papers": self.papers,
-            "verdict": lambda name: self.judged[name].verdict,
+            "verdict": self.verdict,
         }  # fmt: skip
         text = _PLACE.sub(lambda m: f"{m[1]}\n{self.tables[m[2]]()}\n{m[3]}", text)
         text = _TEXT.sub(lambda m: f"{m[1]}{texts[m[2]](m[3])}{m[4]}", text)
@@ -100,14 +103,20 @@ class Pages:
         """How many claims have each verdict, the papers' and ours."""
 
         def counted(ours: bool) -> str:
-            found = [self.judged[claim.name].verdict for claim in self.claims if claim.ours == ours]
+            found = [
+                self.judged[claim.name].verdict
+                for claim in self.claims
+                if claim.ours == ours and not claim.follows
+            ]
             return ", ".join(f"**{n}** {v}" for v in get_args(Verdict) if (n := found.count(v)))
 
         ours = sum(claim.ours for claim in self.claims)
+        follow = sum(bool(claim.follows) for claim in self.claims)
         return (
             f"{len(self.claims)} claims. {len(self.claims) - ours} are the papers': "
-            f"{counted(False)}.\n\n{ours} are ours: {counted(True)}. {len(archived())} more of "
-            "ours are [archived](../experiments/archive.csv) with their last results.\n"
+            f"{counted(False)}. {follow} more can hardly fail, and no count has them.\n\n"
+            f"{ours} are ours: {counted(True)}. {len(archived())} others are "
+            "[archived](../experiments/archive.csv) with their last results.\n"
         )
 
     def figures(self) -> str:
@@ -133,7 +142,9 @@ class Pages:
         judged = self.judged[claim.name]
         whose, words = ("ours", claim.asks) if claim.ours else (claim.source, f"“{claim.quote}”")
         said = f"**{claim.short}** ({whose})<br>{words}"
-        if judged.verdict not in ("supported", "not run"):
+        if claim.follows:
+            said += f"<br>*Not counted: it follows from {claim.follows}.*"
+        elif judged.verdict not in ("supported", "not run"):
             said += f"<br>*{judged.reason}*"
         found = judged.finding.found if judged.finding else None
         return [
@@ -207,8 +218,17 @@ class Pages:
         cost = f", {hours:,.{int(hours < 10)}f} core-hours" if hours else ""
         return f"{times:.2g} times as many runs{why}: {runs:,}{cost}."
 
+    def verdict(self, name: str) -> str:
+        """The verdict on a claim, which may be archived."""
+        return self.judged[name].verdict if name in self.judged else _archived(name)["verdict"]
+
     def claim(self, name: str) -> str:
         """A claim's verdict and effect."""
+        if name not in self.judged:
+            row = _archived(name)
+            numbers = [float(row[key]) for key in ("effect", "low", "high") if row[key]]
+            text = "{:+.2f} [{:.2f}, {:.2f}]".format(*numbers) if numbers else ""
+            return ", ".join(filter(None, (row["verdict"], text)))
         return ", ".join(filter(None, (self.judged[name].verdict, effect_text(self.judged[name]))))
 
     def part(self, name_and_part: str) -> str:
@@ -223,7 +243,8 @@ class Pages:
 
     def papers(self, verdicts: str) -> str:
         """How many claims of the papers have one of these verdicts."""
-        theirs = [self.judged[claim.name].verdict for claim in self.claims if not claim.ours]
+        theirs = [self.judged[claim.name].verdict for claim in self.claims
+                  if not (claim.ours or claim.follows)]  # fmt: skip
         return str(sum(verdict in verdicts.split(", ") for verdict in theirs))
 
     def number(self, summary: str, column: str | None, study: str, only: str | None) -> str:
@@ -279,6 +300,10 @@ def _known(judged: Judgement) -> str:
     return f"{judged.known} of {len(judged.finding.runs)} runs; {rest}"
 
 
+def _archived(name: str) -> Mapping[str, str]:
+    return next(row for row in archived() if row["claim"] == name)
+
+
 @cache
 def _place(study: str) -> str:
     return known()[study].table(Path("experiments/tables"), study).as_posix()
@@ -289,22 +314,29 @@ def _p(value: float) -> str:
 
 
 def main() -> None:
-    """Write the pages, or with ``--check`` only tell whether they are up to date."""
+    """Write the pages and forest plots, or only tell whether the pages are up to date."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if out of date")
+    parser.add_argument("--json", action="store_true", help="only print docs/evidence/claims.json")
     asked = parser.parse_args()
     data = Data()
     judged = judge_all(data)
-    shown = Pages(data, judged)
-    texts = {page: shown.filled(page.read_text(encoding="utf-8")) for page in PAGES}
     kept = {name: replace(j, finding=j.finding and replace(j.finding, runs=()))
             for name, j in judged.items()}  # fmt: skip
-    texts[EVIDENCE] = canonical_json(Ledger(kept, {name: len(data[name]) for name in data})) + "\n"
-    for file, text in texts.items():
+    evidence = canonical_json(Ledger(kept, {name: len(data[name]) for name in data})) + "\n"
+    if asked.json:
+        print(evidence, end="")
+        return
+    shown = Pages(data, judged)
+    texts = {page: shown.filled(page.read_text(encoding="utf-8")) for page in PAGES}
+    for file, text in {**texts, EVIDENCE: evidence}.items():
         if asked.check and text != file.read_text(encoding="utf-8"):
             parser.error(f"{file.relative_to(ROOT)} is out of date; run: python {__file__}")
         if not asked.check:
             write_text(file, text)
+    if not asked.check:
+        for name, panels in forests(judged).items():
+            write_output(FIGURES / f"{name}.png", montage(panels))
 
 
 if __name__ == "__main__":

@@ -9,13 +9,24 @@ Judged on random settings of the complexity-control task in post-LayerNorm model
 one head, width 64 to 128 (400 in the paper).
 """
 
+import itertools
 import sys
 from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from anchor_interp.analysis.clusters import key_mask_clusters
+from anchor_interp.analysis.similarity import block_similarity
+from anchor_interp.pages.mechanism_figures import cluster_map, similarity_map
+from anchor_interp.pages.style import INK, panel
 from claims import Claim
-from common import main
+from common import Panels, main
+from complexity_control import post_models, post_runs
+from drawing import legend, titled
 from random_settings import (
     COMPOSITE,
     IN_CONTROL,
@@ -28,6 +39,7 @@ from random_settings import (
     SYMMETRIC,
     between,
 )
+from studies import Data
 
 CLAIMS = [
     Claim(
@@ -66,6 +78,55 @@ CLAIMS = [
         known=("settings-post",),
     ),
 ]  # fmt: skip
+
+
+def draw(data: Data) -> Panels:
+    """What is masked, outputs of a model of each phase, and every run; cosines are the plain ones.
+
+    The phases' models are those of one layout, in which the claims are judged.
+    """
+    clusters = [
+        (f"(C) {titled(run)}", cluster_map(key_mask_clusters(run.model, task, tsne=True)))
+        for run in post_models(data, "memorizing", "composite", "symmetric")
+        if (task := run.config.anchor_task)
+    ]
+    blocks = [
+        (f"(D) {titled(run)}", similarity_map(block_similarity(run.model, task), centred=False))
+        for run in post_models(data, "composite", "symmetric", "inferential")
+        if (task := run.config.anchor_task)
+    ]
+    masks = [(f"({x}) the {token}'s information is masked", mask_drawing(place))
+             for x, token, place in (("A", "key", 1), ("B", "second anchor", 3))]  # fmt: skip
+    numbers = {"key_mask_pairs": "silhouette\nof pairs", "key_mask_order": "silhouette\nof orders",
+               "blocks_raw": "cosines of\nequal values"}  # fmt: skip
+    return [masks, clusters, blocks, *post_runs(data, **numbers)]
+
+
+def mask_drawing(hidden: int) -> Figure:
+    """What a mask cuts: the attention edges out of a token's place, in both layers.
+
+    ``hidden`` is the place of the token in noise, key, two anchors, noise (figures 4A and 4B).
+    """
+    names = ("noise", "x", "a1", "a2", "noise")
+    with panel(4.0, 2.9) as (figure, axes):
+        for layer, query in itertools.product(range(2), range(len(names))):
+            for key in range(query + 1):
+                style: dict[str, Any] = {"color": INK, "lw": 0.9, "alpha": 0.35}
+                if key == hidden and query != key:
+                    style = {"color": "#D55E00", "ls": "--", "lw": 1.6}
+                axes.plot((key, query), (layer + 0.12, layer + 0.88), **style)
+        for place, layer in itertools.product(range(len(names)), range(3)):
+            fill = "#D55E00" if place == hidden else "white"
+            axes.scatter(place, layer, s=80, facecolor=fill, edgecolor=INK, zorder=3)
+        for place, name in enumerate(names):
+            axes.text(place, -0.22, name, ha="center", va="top")
+        axes.text(len(names) - 1, 2.2, "output", ha="center", va="bottom")
+        axes.set(xlim=(-0.9, len(names) - 0.4), ylim=(-0.6, 2.6), xticks=[])
+        axes.set_yticks([0.5, 1.5], ["L0", "L1"])
+        axes.tick_params(length=0)
+        axes.spines[["left", "bottom"]].set_visible(False)
+        legend(figure, [Line2D([], [], color="#D55E00", ls="--", label="set to 0")])
+    return figure
 
 
 if __name__ == "__main__":

@@ -20,19 +20,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from scipy.stats import t
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.analysis.statistics import DRAWN, POWER, permutation_p
+from anchor_interp.pages.diagram_maps import rank_map
 from anchor_interp.runs.config import override
 from anchor_interp.sweeps.effects import FEWEST, Estimate
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.functions import Affine, Anchor
 from claims import Claim
-from common import main
-from complexity_control import AT_EQUAL_DECAY, CONTROL, IN_PRE, KNOWN_PRE, PHASE_OF
+from common import Panels, main
+from complexity_control import (
+    AT_EQUAL_DECAY,
+    CONTROL,
+    IN_PRE,
+    KNOWN_PRE,
+    PHASE_OF,
+    plane,
+    post_models,
+    post_runs,
+)
+from drawing import by_phase, condensed, embedded, strips, titled
 from effects import (
     Difference,
     Effect,
@@ -56,7 +68,7 @@ from random_settings import (
     STRATUM,
     between,
 )
-from studies import Study
+from studies import Data, Study
 
 # Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11); the papers' are of 3 and 4.
 MOVED_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((6, 1, -1, -5), 1))
@@ -217,6 +229,33 @@ CLAIMS = [
         statistic="z of the steps 2 and 5 over 3 and 4, such anchors minus the papers'",
     ),
 ]  # fmt: skip
+
+
+def draw(data: Data) -> Panels:
+    """Both maps of a model of each phase in one layout, stable ranks, and moved anchors."""
+    runs = post_models(data, "memorizing", "symmetric", "inferential")
+    panels = [
+        [(f"(A) {titled(run)}", condensed(run)) for run in runs],
+        [(f"(B) {titled(run)}", embedded(run)) for run in runs],
+    ]
+    if data.own:
+        return panels
+    numbers = {"condensation": "mean |cosine|", "embedding_smooth": "smooth share"}
+    ranks = by_phase(data.rows("decay"), {"rank_share": "stable rank / initial"}, strata=False)
+    steps = ("differences of 3 and 4", True), ("differences of 2 and 5", False)
+    return [
+        *panels,
+        *post_runs(data, **numbers),
+        [("(C) stable rank, pre-LayerNorm", rank_map(plane(data), "stable_rank")),
+         ("every run of this grid", ranks)],
+        [(title, _steps_found(data, own=own)) for title, own in steps],
+    ]  # fmt: skip
+
+
+def _steps_found(data: Data, *, own: bool) -> Figure:
+    rows = [r for r in data.rows("steps") if (r["task"] == "complexity-control") == own]
+    values = {f"step {n}": values_of(rows, f"step_z_{n}") for n in (2, 3, 4, 5)}
+    return strips(values, "closeness beyond smooth (z)", reference=0)
 
 
 if __name__ == "__main__":

@@ -7,17 +7,30 @@ combinations right are compared, 0.9 of them or more.
 """
 
 import sys
+from itertools import product
 from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from anchor_interp.pages.style import INK, QUALITATIVE, panel
 from anchor_interp.runs.config import override
+from anchor_interp.runs.run import load
 from anchor_interp.sweeps.spec import Grid, Sweep
 from claims import Claim
-from common import main
+from common import Panels, main
+from complexity_control import span
 from concepts import PRESETS
-from effects import Difference, equal
-from studies import Study
+from concepts.drawings import Drawings, drawings
+from concepts.figures import tiled
+from effects import Difference, equal, grouped, values_of
+from ledger import table
+from studies import TABLES as FOLDER
+from studies import Data, Study
 
 # PyTorch's default, then smaller weights. 1.0 reduces the standard deviation of a layer of 16
 # features as much as the paper's 0.8 does one of 256: 144^-0.5 is 0.083 and 2304^-0.3 is 0.098.
@@ -56,6 +69,91 @@ CLAIMS = [
     ),
 ]  # fmt: skip
 
+
+def draw(data: Data) -> Panels:
+    """The concept graph, drawings of its unseen nodes, and the shares of right drawings.
+
+    The runs drawn are the first seed of those that judge; they stand beside the tables.
+    """
+    folder = FOLDER / "tiny" / "concepts"
+    runs = [*data.own] or [load(folder / f"gamma-{gamma:g}") for gamma in (0.5, 0.8)]
+    found = {run: drawings(run, 8) for run in runs}
+    drawn = [(f"(B) gamma {run.config.init.gamma:g}", unseen(of)) for run, of in found.items()]
+    graph = [("(A) trained (framed) and tested (dashed)", concept_graph(found[runs[0]]))]
+    if data.own:
+        return [graph, drawn]
+    shown = {"train_accuracy": "trained tuples", "ood_accuracy": "unseen tuples",
+             "ood_shape": "shape of unseen tuples"}  # fmt: skip
+    shares = [(title, over_gamma(data, name)) for name, title in shown.items()]
+    return [[*graph, *drawn], shares]
+
+
+def concept_graph(found: Drawings) -> Figure:
+    """A real picture of every node at the corners of a cube of shape, size and colour."""
+    with panel(4.0, 3.4) as (figure, axes):
+        places = [np.array(bits) @ ((1.0, 0), (0, -1.0), (0.42, 0.38))
+                  for bits in product((0, 1), repeat=3)]  # fmt: skip
+        for one, two in product(range(8), repeat=2):
+            if one < two and (one ^ two).bit_count() == 1:
+                axes.plot(*np.transpose([places[one], places[two]]), color=INK, lw=0.6, zorder=0)
+        styles = {"trained": ("-", 1.6), "tested": ("--", 1.6), "": ("-", 0.3)}
+        for (x, y), title, role, real in zip(
+            places, found.titles, found.roles, found.real, strict=True
+        ):
+            inset: Any = axes.inset_axes((x - 0.13, y - 0.13, 0.26, 0.26), transform=axes.transData)
+            inset.imshow(real.transpose(1, 2, 0))
+            inset.set(xticks=[], yticks=[], xlabel=title.partition(" ")[2])
+            inset.xaxis.label.set_size(7)
+            for spine in inset.spines.values():
+                spine.set(visible=True, linestyle=styles[role][0], linewidth=styles[role][1])
+        axes.set(xlim=(-0.25, 1.7), ylim=(-1.35, 0.6), xticks=[], yticks=[])
+        axes.spines[["left", "bottom"]].set_visible(False)
+    return figure
+
+
+def unseen(found: Drawings) -> Figure:
+    """Drawings of the unseen nodes, a row a node."""
+    chosen = [index for index, role in enumerate(found.roles) if role == "tested"]
+    sheet = tiled(found.drawn[chosen])
+    with panel(0.5 * found.drawn.shape[1] + 1.2, 1.6) as (figure, axes):
+        axes.imshow(sheet, interpolation="nearest")
+        heights = (np.arange(len(chosen)) + 0.5) * sheet.shape[0] / len(chosen)
+        axes.set_yticks(heights, [found.titles[index] for index in chosen], fontsize=8)
+        axes.set_xticks([])
+        axes.tick_params(length=0)
+    return figure
+
+
+def over_gamma(data: Data, name: str) -> Figure:
+    """A share of every run over gamma with means: the seeds that judge, and those that searched."""
+    kinds = (("concepts-judging", QUALITATIVE[0], "ten seeds that judge"),
+             ("concepts", "none", "five that searched"))  # fmt: skip
+    with panel(2.9, 3.0) as (figure, axes):
+        for side, (study, face, label) in zip((1, -1), kinds, strict=True):
+            for (gamma,), mine in grouped(data.rows(study), ("gamma",)).items():
+                shares, at = values_of(mine, name), gamma + 0.012 * side
+                axes.scatter([at] * len(shares), shares, 16, face, edgecolors=QUALITATIVE[0],
+                             label=label if gamma == 0.5 else None)  # fmt: skip
+                axes.plot([at - 0.02, at + 0.02], [mean(shares)] * 2, color=INK, lw=1.4)
+        axes.set(ylim=(-0.03, 1.03), xlabel=r"initialisation rate $\gamma$", ylabel="share right")
+        axes.grid(alpha=0.25)
+        figure.legend(loc="outside lower center", ncols=1, frameon=False, fontsize=8)
+    return figure
+
+
+def concepts_table(data: Data) -> str:
+    """What runs on concepts draw right, by initialisation."""
+    shown = {"train_accuracy": "trained combinations", "ood_accuracy": "unseen: all",
+             "ood_shape": "shape", "ood_size": "size", "ood_colour": "colour"}  # fmt: skip
+    lines = [
+        [study, f"{gamma:g}", str(len(mine)), *(span(values_of(mine, of)) for of in shown)]
+        for study in RUNS
+        for (gamma,), mine in grouped(data.rows(study), ("gamma",)).items()
+    ]
+    return table(["study", "gamma", "runs", *shown.values()], lines)
+
+
+TABLES = {"concepts": concepts_table}
 
 if __name__ == "__main__":
     raise SystemExit(main(__file__))

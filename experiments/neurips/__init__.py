@@ -9,7 +9,9 @@ from typing import Any
 
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.presets import preset
+from anchor_interp.runs.run import Run, load
 from anchor_interp.sweeps.spec import Grid, Sweep
+from studies import TABLES, Data
 
 PAPER = preset("paper-1head")  # the paper's model and training (appendix A)
 
@@ -37,3 +39,15 @@ def at_length(rate: float, **settings: Any) -> RunConfig:
     often = {"log_every": 50, "eval_every": 50, "checkpoint_every": 12_000}
     return override(PAPER, batch_size=512, steps=12_000, warmup=200 / 12_000, lr_start=1e-5,
                     lr=rate, lr_end=rate, **often, **settings)  # fmt: skip
+
+
+def pair(data: Data) -> list[Run]:
+    """Runs to look into: the user's, or an inferential and a symmetric one of width 128.
+
+    They stand beside the tables, rounded to float16: of ``width-or-scale`` (12,000 steps, two
+    post-LayerNorm layers) the run from small weights with most answers by the rule, gamma 0.99 with
+    the standard deviation of 0.8 at width 400, and the run from large weights that is the most
+    symmetric, gamma 0.32.
+    """
+    folders = (TABLES / "paper" / "pair" / name for name in ("inferential", "symmetric"))
+    return [*data.own] or [*map(load, folders)]

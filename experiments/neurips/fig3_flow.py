@@ -15,17 +15,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from anchor_interp.analysis.clusters import pair_clusters
+from anchor_interp.analysis.flow import information_flow
+from anchor_interp.pages.mechanism_figures import cluster_map
+from anchor_interp.pages.mechanism_figures import information_flow as flow_map
+from anchor_interp.tasks.sequences import PROBE
 from claims import Claim
-from common import main
-from effects import Row, number_of
-from random_settings import COMPOSITE, IN_NEURIPS, INFERENTIAL, KNOWN, SYMMETRIC, between, mean_of
-
-
-def order_apart(row: Row) -> float | None:
-    """1 where both orders of a pair are the same vector, 0 where they are as apart as two pairs."""
-    ratio = number_of(row, "order_first")
-    return None if ratio is None else 1 - ratio
-
+from common import Panels, main
+from drawing import every_run, titled
+from neurips import pair
+from random_settings import COMPOSITE, IN_NEURIPS, INFERENTIAL, KNOWN, SYMMETRIC, between
+from studies import Data
 
 CLAIMS = [
     Claim(
@@ -52,28 +52,35 @@ CLAIMS = [
     ),
     Claim(
         "n51-merged", "symmetric models merge both orders of a pair",
-        mean_of(order_apart, SYMMETRIC, IN_NEURIPS),
-        least=0.5, source="N 5.1, figure 3b",
+        between("order_first", COMPOSITE, SYMMETRIC, IN_NEURIPS),
+        least=0.15, source="N 5.1, figure 3b",
         quote="symmetric anchor-key pairs (e.g., (3, 4) and (4, 3)) are clustered together in "
         "the X^ao(1) vector space, confirming that the model learns to map them to "
         "similar representations",
-        statistic="1 minus the change of X_ao L0 when the anchors change places over that when "
-        "another pair takes their place, symmetric runs",
-        note="The figure has symmetric models alone. Most runs of other phases have such "
-        "vectors too; n51-merged-only says how much more symmetric ones do.",
-        known=KNOWN,
-    ),
-    Claim(
-        "n51-merged-only", "symmetric models merge orders more than composite",
-        between("order_first", COMPOSITE, SYMMETRIC, IN_NEURIPS),
-        least=0.15, source="N 5.1, figure 3b",
-        asks="Symmetric models merge both orders of a pair in X_ao L0 more than composite ones "
-        "do.",
-        statistic="change of X_ao L0 when the anchors change places, over that when another "
-        "pair takes their place, composite minus symmetric runs",
+        statistic="change of X_ao L0 when the anchors change places over that when another pair "
+        "takes their place, composite minus symmetric runs",
+        note="The figure has symmetric models alone, in which the change is 0.11. By itself that "
+        "shows little: it is 0.30 in memorizing runs and 0.34 in composite ones, which tell the "
+        "orders apart. So composite runs are the contrast.",
         known=KNOWN,
     ),
 ]  # fmt: skip
+
+
+def draw(data: Data) -> Panels:
+    """Information flow and the states of pairs after layer 0, and the routes of every run."""
+    panels = []
+    for run, letters in zip(pair(data)[::-1], (("(a)", "(b)"), ("(c)", "")), strict=False):
+        clusters = pair_clusters(
+            run.model, run.config.anchor_task, n=2_000, centre=False, tsne=True
+        )
+        panels.append([
+            (f"{letters[0]} {titled(run)}", flow_map(information_flow(run.model, PROBE))),
+            (f"{letters[1]} X_ao L0, X^ao(1) in the paper", cluster_map(clusters)),
+        ])  # fmt: skip
+    numbers = {"route_symmetric": "symmetric route", "route_inferential": "inferential route",
+               "order_first": "order in X_ao L0"}  # fmt: skip
+    return [*panels, *every_run(data, **numbers)]
 
 
 if __name__ == "__main__":

@@ -15,11 +15,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from claims import Claim, registered
-from common import main
+from common import Panels, main
+from drawing import at_width, condensed, embedded, every_run, titled
 from effects import Difference, Row
-from neurips import until_fitted
+from neurips import pair, until_fitted
 from random_settings import IN_NEURIPS, INFERENTIAL, KNOWN, SYMMETRIC, between, over_gamma
-from studies import Study
+from studies import Data, Study
 
 RUNS = {
     "solutions": Study(
@@ -80,15 +81,19 @@ CLAIMS = [
         "told apart; symmetric runs from small weights look alike.",
     ),
     Claim(
-        "n53-condensation-phase", "only inferential models condense (phase)",
-        between("condensation", INFERENTIAL, SYMMETRIC, IN_NEURIPS),
+        "n53-condensation-phase", "inferential models condense, narrow models",
+        between("condensation", _inferential, _symmetric, IN_NEURIPS),
         least=0.1, source="N 5.3, figure 5a, 5b",
         quote="for the inferential solution (Fig. 5(a)), the neuron weights condense in a few "
         "directions ... In contrast, for the symmetric solution (Fig. 5(b)), there is no "
         "obvious condensation of neuron parameters",
-        statistic="mean |cosine| between neurons, inferential minus symmetric runs",
-        note="At equal settings there is no difference: the inferential runs have larger "
-        "initial weights (a smaller mean gamma).",
+        statistic="mean |cosine| between neurons, inferential runs of gamma above 0.7 minus "
+        "symmetric runs of gamma below 0.5",
+        note="Judged as the captions of 5a and 5b say it, solution and initialisation together. "
+        "These narrow runs have too few: 3 and 18, +0.22. By solution alone it is -0.16, at equal "
+        "settings -0.04: inferential runs start from larger weights (mean gamma 0.47, not 0.66).",
+        takes="More inferential runs from small weights: n53-condensation-caption has them at the "
+        "paper's width.",
         known=KNOWN,
     ),
     Claim(
@@ -104,6 +109,18 @@ CLAIMS = [
         known=KNOWN,
     ),
 ]  # fmt: skip
+
+
+def draw(data: Data) -> Panels:
+    """Cosines between neurons and embedded numbers of the pair, and the numbers of every run."""
+    runs = pair(data)
+    numbers = {"condensation": "condensation", "embedding_smooth": "smooth share"}
+    return [
+        [(f"({x}) {titled(run)}", condensed(run)) for run, x in zip(runs, "ab", strict=False)],
+        [(f"({x}) {titled(run)}", embedded(run)) for run, x in zip(runs, "cd", strict=False)],
+        *at_width(data, **numbers),
+        *every_run(data, **numbers),
+    ]
 
 
 if __name__ == "__main__":

@@ -11,9 +11,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from claims import registered
-from common import main
-from effects import Mean, equal
+from common import Panels, main
+from drawing import strips
+from effects import Mean, equal, grouped, values_of
 from random_settings import RAW
+from studies import Data
 
 FITTED = ("composite", "symmetric", "inferential")
 CLAIMS = [
@@ -23,6 +25,18 @@ CLAIMS = [
         known=("settings-post",),
     ),
 ]  # fmt: skip
+
+
+def draw(data: Data) -> Panels:
+    """Which runs are mixtures, by task, and how much cells explain of where the rule holds."""
+    fitted = [*filter(equal(phase=FITTED), data.rows(*RAW))]
+    tasks = grouped(fitted, ("task",)).items()
+    labels = {"mixed": "no function in 9 of 10 cells", "by_cell": "variance that cells explain"}
+    panels = []
+    for name, label in labels.items():
+        values = {task: values_of(rows, name) for (task,), rows in tasks}
+        panels.append((label, strips(values, label, reference=0.5)))
+    return [panels]
 
 
 if __name__ == "__main__":
