@@ -126,7 +126,8 @@ def by_phase(rows: Rows, numbers: Mapping[str, str], *, strata: bool = True) -> 
 def over_depth(rows: Rows) -> Figure:
     """Steps of every run over depth, a colour a number of broken groups (NeurIPS paper, figure 6).
 
-    A bar is a mean, of cells all of whose runs came to the loss. Runs that never came to the loss are hollow, at their last step.
+    A bar is a mean, of cells all of whose runs came to the loss. Runs that never came
+    there are hollow, at their last step.
     """
     depths, levels = (sorted({row[name] for row in rows}) for name in ("n_layers", "complexity"))
     colours = [*map(tuple, colormaps["viridis"](np.linspace(0, 0.9, len(levels))))]

@@ -27,35 +27,26 @@ _GREATER = (
     "condensation and reduced parameter complexity"
 )
 CLAIMS = [
-    Claim(
-        "cc-gamma", "condensation grows with gamma",
+    Claim("cc-gamma", "condensation grows with gamma",
         Trend("condensation", "gamma", within=("normalization", "held"), **AT_EQUAL_DECAY),
         least=0.3, source="C appendix C, figure 10", quote=_GREATER,
-        statistic="Spearman's correlation of gamma with condensation at equal weight decay in "
-        "the grid, and over random settings",
-        known=KNOWN_PRE,
-    ),
-    Claim(
-        "cc-decay", "condensation grows with weight decay",
+        statistic="Spearman's correlation of gamma with condensation at equal weight decay in the "
+        "grid, and over random settings", known=KNOWN_PRE),
+    Claim("cc-decay", "condensation grows with weight decay",
         Trend("condensation", "weight_decay", within=("normalization", "held"), **AT_EQUAL_GAMMA),
         least=0.3, source="C appendix C, figure 10", quote=_GREATER,
-        statistic="Spearman's correlation of weight decay with condensation at equal gamma in "
-        "the grid, and over random settings",
-        known=KNOWN_PRE,
-    ),
-    Claim(
-        "cc-rank", "condensation goes with a low stable rank",
+        statistic="Spearman's correlation of weight decay with condensation at equal gamma in the "
+        "grid, and over random settings", known=KNOWN_PRE),
+    Claim("cc-rank", "condensation goes with a low stable rank",
         Trend("condensation", "rank_share", sign=-1, within=("normalization", "design"),
-              **AT_EQUAL_DECAY | {"cluster": ()}),
-        least=0.3, source="C VI-C, appendix C, figure 10",
+            **AT_EQUAL_DECAY | {"cluster": ()}), least=0.3, source="C VI-C, appendix C, figure 10",
         quote="the degree of parameter condensation under various configurations ... is highly "
         "consistent with our stable rank findings",
         statistic="Spearman's correlation of the stable rank over its initial value with "
         "condensation, signed as a fall, in the grid and over random settings",
         note="Added when these runs were known. The runs of a seed count as independent here.",
         follows="the definitions: both measure in how few directions neurons read",
-        known=KNOWN_PRE,
-    ),
+        known=KNOWN_PRE),
 ]  # fmt: skip
 
 

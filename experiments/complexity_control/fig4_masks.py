@@ -42,41 +42,34 @@ from random_settings import (
 from studies import Data
 
 CLAIMS = [
-    Claim(
-        "c5a-disorder", "with the key masked, memorized pairs form no clusters",
+    Claim("c5a-disorder", "with the key masked, memorized pairs form no clusters",
         between("key_mask_pairs", PHASE_2, MEMORIZING, IN_CONTROL, within=(*STRATUM, "study")),
         least=0.1, source="C V-A, figure 4C left",
-        quote="In Phase 1 ... the representations of different anchor pairs are poorly "
-        "organized, with significant overlap between clusters.",
+        quote="In Phase 1 ... the representations of different anchor pairs are poorly organized, "
+        "with significant overlap between clusters.",
         statistic="silhouette of unordered pairs, runs of phase 2 minus of phase 1",
-        note="Composite models, whose clusters are ordered pairs, score lower by this measure "
-        "than symmetric ones. Runs are compared within a study; those of settings-post "
-        "and settings-post-again decide, where nearly all memorizing runs and few others "
-        "have at most 5,000 sequences.",
-        known=KNOWN,
-    ),
-    Claim(
-        "c5a-orders", "only composite models tell the orders of a pair apart",
-        between("key_mask_order", COMPOSITE, SYMMETRIC, IN_CONTROL),
-        least=0.15, source="C V-A, figure 4C middle, right",
+        note="Composite models, whose clusters are ordered pairs, score lower by this measure than "
+        "symmetric ones. Runs are compared within a study; those of settings-post and "
+        "settings-post-again decide, where nearly all memorizing runs and few others have at most "
+        "5,000 sequences.", known=KNOWN),
+    Claim("c5a-orders", "only composite models tell the orders of a pair apart",
+        between("key_mask_order", COMPOSITE, SYMMETRIC, IN_CONTROL), least=0.15,
+        source="C V-A, figure 4C middle, right",
         quote="In the middle panel, the model treats symmetric anchor pairs ... as independent "
-        "clusters ... the right panel demonstrates a more advanced model state, where "
-        "symmetric pairs are successfully merged into single clusters.",
+        "clusters ... the right panel demonstrates a more advanced model state, where symmetric "
+        "pairs are successfully merged into single clusters.",
         statistic="silhouette of (a, b) against (b, a), composite minus symmetric runs",
-        known=KNOWN,
-    ),
-    Claim(
-        "c5b-raw", "raw cosines of masked outputs rise with phase 3",
-        between("blocks_raw", INFERENTIAL, PHASE_2, IN_CONTROL, runs=RAW, elsewhere=()),
-        least=0.1, source="C V-B, figure 4D",
+        known=KNOWN),
+    Claim("c5b-raw", "raw cosines of masked outputs rise with phase 3",
+        between("blocks_raw", INFERENTIAL, PHASE_2, IN_CONTROL, runs=RAW, elsewhere=()), least=0.1,
+        source="C V-B, figure 4D",
         quote="the middle panel, representing Phase 3, shows significantly higher correlations "
-        "among inputs with the same value, as indicated by the more prominent red "
-        "regions in the diagonal blocks",
+        "among inputs with the same value, as indicated by the more prominent red regions in the "
+        "diagonal blocks",
         statistic="mean raw cosine of the masked outputs of equal g(x; a1), inferential minus "
         "phase 2 runs",
         note="The runs are fresh random settings: the others' weights were not kept.",
-        known=("settings-post",),
-    ),
+        known=("settings-post",)),
 ]  # fmt: skip
 
 

@@ -155,79 +155,56 @@ def _mean_of_means(groups: Sequence[Sequence[float]]) -> Estimate:
 _SETTINGS = ("gamma", "gamma_qk", "weight_decay")
 _DESIGN = ("task", "normalization", "design")
 CLAIMS = [
-    Claim(
-        "c6a-mild", "W_Q L0 condenses more in phase 2 than in phase 1",
+    Claim("c6a-mild", "W_Q L0 condenses more in phase 2 than in phase 1",
         between("condensation", PHASE_2, MEMORIZING, IN_CONTROL, within=(*STRATUM, "study")),
         least=0.05, source="C VI-A, figure 5A",
-        quote="In Phase 2, we observe mild condensation, where neurons begin clustering along "
-        "a limited number of orientations",
-        statistic="mean |cosine| between neurons, runs of phase 2 minus of phase 1",
-        known=KNOWN,
-    ),
-    Claim(
-        "c6a-strong", "W_Q L0 condenses more in phase 3 than in phase 2",
-        between("condensation", INFERENTIAL, PHASE_2, IN_CONTROL),
-        least=0.05, source="C VI-A, figure 5A",
+        quote="In Phase 2, we observe mild condensation, where neurons begin clustering along a "
+        "limited number of orientations",
+        statistic="mean |cosine| between neurons, runs of phase 2 minus of phase 1", known=KNOWN),
+    Claim("c6a-strong", "W_Q L0 condenses more in phase 3 than in phase 2",
+        between("condensation", INFERENTIAL, PHASE_2, IN_CONTROL), least=0.05,
+        source="C VI-A, figure 5A",
         quote="in Phase 3, the input weights cluster strongly into a few isolated directions, "
         "forming distinct groups of neurons with high intra-group similarity",
         statistic="mean |cosine| between neurons, inferential minus phase 2 runs",
-        note="Nearly all of it is against composite runs: symmetric ones condense nearly as "
-        "much. So do those of phase 1.",
-        known=KNOWN,
-    ),
-    Claim(
-        "c6b-structure", "only phase 3 embeds numbers in a clear structure",
-        between("embedding_smooth", INFERENTIAL, PHASES_1_AND_2, IN_CONTROL),
-        least=0.1, source="C VI-B, figure 5B",
-        quote="In Phase 1 and Phase 2, the embedding vectors do not exhibit any clear "
-        "structure ... in Phase 3, the PCA visualization reveals a highly structured "
-        "pattern",
-        statistic="share of the embedding's variance on a smooth curve, inferential minus "
-        "other runs",
-        known=KNOWN,
-    ),
-    Claim(
-        "c6c-first", "the stable rank falls from phase 1 to phase 2",
+        note="Nearly all of it is against composite runs: symmetric ones condense nearly as much. "
+        "So do those of phase 1.", known=KNOWN),
+    Claim("c6b-structure", "only phase 3 embeds numbers in a clear structure",
+        between("embedding_smooth", INFERENTIAL, PHASES_1_AND_2, IN_CONTROL), least=0.1,
+        source="C VI-B, figure 5B",
+        quote="In Phase 1 and Phase 2, the embedding vectors do not exhibit any clear structure "
+        "... in Phase 3, the PCA visualization reveals a highly structured pattern",
+        statistic="share of the embedding's variance on a smooth curve, inferential minus other "
+        "runs", known=KNOWN),
+    Claim("c6c-first", "the stable rank falls from phase 1 to phase 2",
         Difference(rank_share, MEMORIZING, PHASE_2, _SETTINGS, within=_DESIGN, **AT_EQUAL_DECAY),
         least=0.1, source="C VI-C, figure 5C",
-        quote="As the model transitions through phases, the stable rank gradually decreases "
-        "with increasing phase index",
-        statistic="stable rank over its initial value, phase 1 minus phase 2",
+        quote="As the model transitions through phases, the stable rank gradually decreases with "
+        "increasing phase index", statistic="stable rank over its initial value, phase 1 minus "
+        "phase 2",
         note="In the grid most of phase 2 lies beyond phase 3, at gamma 0.7 and more.",
-        known=KNOWN_PRE,
-    ),
-    Claim(
-        "c6c-second", "the stable rank falls from phase 2 to phase 3",
+        known=KNOWN_PRE),
+    Claim("c6c-second", "the stable rank falls from phase 2 to phase 3",
         Difference(rank_share, PHASE_2, INFERENTIAL, _SETTINGS, within=_DESIGN, **AT_EQUAL_DECAY),
         least=0.1, source="C VI-C, figure 5C",
-        quote="As the model transitions through phases, the stable rank gradually decreases "
-        "with increasing phase index",
-        statistic="stable rank over its initial value, phase 2 minus phase 3",
-        known=KNOWN_PRE,
-    ),
-    Claim(
-        "c6c-within", "the stable rank is alike within a phase",
-        Alike(log_rank_share, HALF_A_STEP, **IN_PRE | {"select": numbered}),
-        least=0.0, source="C VI-C, figure 5C",
-        quote="Within the same phase, the stable rank values remain relatively consistent "
-        "across different setups",
-        statistic="log of 1.65 minus the log ratio of a run's stable rank (over its initial "
-        "value) to that of the other runs of its phase, task and layout; each phase "
-        "counts alike",
-        note="150, 55 and 10 are read off the colours of figure 5C.",
-        known=KNOWN_PRE,
-    ),
-    Claim(
-        "moved-steps", "other anchors move the embedding's steps",
-        Difference(
-            moved, lambda row: row["task"] != "complexity-control",
-            equal(task="complexity-control"), runs=("steps",),
-        ),
-        least=4.0, source="our prediction, from C VI-B",
-        asks="With anchors whose differences are sums of 2 and 5 the embedding has steps of 2 "
-        "and 5.",
-        statistic="z of the steps 2 and 5 over 3 and 4, such anchors minus the papers'",
-    ),
+        quote="As the model transitions through phases, the stable rank gradually decreases with "
+        "increasing phase index", statistic="stable rank over its initial value, phase 2 minus "
+        "phase 3", known=KNOWN_PRE),
+    Claim("c6c-within", "the stable rank is alike within a phase",
+        Alike(log_rank_share, HALF_A_STEP, **IN_PRE | {"select": numbered}), least=0.0,
+        source="C VI-C, figure 5C",
+        quote="Within the same phase, the stable rank values remain relatively consistent across "
+        "different setups",
+        statistic="log of 1.65 minus the log ratio of a run's stable rank (over its initial value) "
+        "to that of the other runs of its phase, task and layout; each phase counts alike",
+        note="150, 55 and 10 are read off the colours of figure 5C.", known=KNOWN_PRE),
+    Claim("moved-steps", "other anchors move the embedding's steps",
+        Difference(moved, lambda row: row["task"] != "complexity-control",
+            equal(task="complexity-control"), runs=("steps",)), least=4.0,
+        source="our prediction, from C VI-B",
+        asks="With anchors whose differences are sums of 2 and 5 the embedding has steps of 2 and "
+        "5.",
+        statistic="z of the steps 2 and 5 over 3 and 4, such anchors minus the papers'"),
 ]  # fmt: skip
 
 

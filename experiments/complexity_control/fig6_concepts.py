@@ -7,7 +7,7 @@ combinations right are compared, 0.9 of them or more.
 """
 
 import sys
-from itertools import product
+from itertools import combinations
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -24,9 +24,11 @@ from anchor_interp.sweeps.spec import Grid, Sweep
 from claims import Claim
 from common import Panels, main
 from complexity_control import span
-from concepts import PRESETS
+from concepts import PRESETS, Concepts
 from concepts.drawings import Drawings, drawings
 from concepts.figures import tiled
+from concepts.pictures import bits_of, every_node
+from concepts.presets import TASKS
 from effects import Difference, equal, grouped, values_of
 from ledger import table
 from studies import TABLES as FOLDER
@@ -54,58 +56,51 @@ RUNS = {
     ),
 }  # fmt: skip
 CLAIMS = [
-    Claim(
-        "c7-concepts-again", "concepts: the shape, gamma 0.8 against 0.5",
-        Difference(
-            "ood_shape", equal(gamma=0.8), equal(gamma=0.5), runs=("concepts-judging",),
-            fitted=("train_accuracy", 0.9),
-        ),
-        least=0.1, source="C VII, figure 6",
-        quote="We discover that when the initialization scale is smaller, the interesting "
-        "failure mode disappears, and the model achieves robust compositional "
-        "generalization.",
+    Claim("c7-concepts-again", "concepts: the shape, gamma 0.8 against 0.5",
+        Difference("ood_shape", equal(gamma=0.8), equal(gamma=0.5), runs=("concepts-judging",),
+            fitted=("train_accuracy", 0.9)), least=0.1, source="C VII, figure 6",
+        quote="We discover that when the initialization scale is smaller, the interesting failure "
+        "mode disappears, and the model achieves robust compositional generalization.",
         statistic="share of right shapes on the unseen combinations, gamma 0.8 minus 0.5, ten "
-        "seeds of each that no other claim has used",
-    ),
+        "seeds of each that no other claim has used"),
 ]  # fmt: skip
 
 
 def draw(data: Data) -> Panels:
     """The concept graph, drawings of its unseen nodes, and the shares of right drawings.
 
-    The runs drawn are the first seed of those that judge; they stand beside the tables.
+    The runs drawn are the first seed of those that judge, where they stand beside the tables.
     """
-    folder = FOLDER / "tiny" / "concepts"
-    runs = [*data.own] or [load(folder / f"gamma-{gamma:g}") for gamma in (0.5, 0.8)]
-    found = {run: drawings(run, 8) for run in runs}
+    folders = sorted((FOLDER / "tiny" / "concepts").glob("gamma-*"))
+    found = {run: drawings(run, 8) for run in data.own or map(load, folders)}
     drawn = [(f"(B) gamma {run.config.init.gamma:g}", unseen(of)) for run, of in found.items()]
-    graph = [("(A) trained (framed) and tested (dashed)", concept_graph(found[runs[0]]))]
+    graph = [("(A) trained (framed) and tested (dashed)", concept_graph(TASKS["concepts"]))]
     if data.own:
         return [graph, drawn]
     shown = {"train_accuracy": "trained tuples", "ood_accuracy": "unseen tuples",
              "ood_shape": "shape of unseen tuples"}  # fmt: skip
-    shares = [(title, over_gamma(data, name)) for name, title in shown.items()]
-    return [[*graph, *drawn], shares]
+    return [[*graph, *drawn], [(title, over_gamma(data, name)) for name, title in shown.items()]]
 
 
-def concept_graph(found: Drawings) -> Figure:
+def concept_graph(task: Concepts) -> Figure:
     """A real picture of every node at the corners of a cube of shape, size and colour."""
+    names = every_node(3)
+    nodes = bits_of(names)
+    pictures = task.pictures(nodes, seed=0, stream="drawings").pixels.transpose(0, 2, 3, 1)
+    places = nodes @ np.array(((1.0, 0), (0, -1.0), (0.42, 0.38)))
     with panel(4.0, 3.4) as (figure, axes):
-        places = [np.array(bits) @ ((1.0, 0), (0, -1.0), (0.42, 0.38))
-                  for bits in product((0, 1), repeat=3)]  # fmt: skip
-        for one, two in product(range(8), repeat=2):
-            if one < two and (one ^ two).bit_count() == 1:
-                axes.plot(*np.transpose([places[one], places[two]]), color=INK, lw=0.6, zorder=0)
-        styles = {"trained": ("-", 1.6), "tested": ("--", 1.6), "": ("-", 0.3)}
-        for (x, y), title, role, real in zip(
-            places, found.titles, found.roles, found.real, strict=True
-        ):
-            inset: Any = axes.inset_axes((x - 0.13, y - 0.13, 0.26, 0.26), transform=axes.transData)
-            inset.imshow(real.transpose(1, 2, 0))
-            inset.set(xticks=[], yticks=[], xlabel=title.partition(" ")[2])
-            inset.xaxis.label.set_size(7)
+        for one, two in combinations(range(8), 2):
+            if (one ^ two).bit_count() == 1:
+                axes.plot(*places[[one, two]].T, color=INK, lw=0.6, zorder=0)
+        for name, node, (x, y), picture in zip(names, nodes, places, pictures, strict=True):
+            at = (x - 0.13, y - 0.13, 0.26, 0.26)
+            inset: Any = axes.inset_axes(at, transform=axes.transData)
+            inset.imshow(picture)
+            inset.set(xticks=[], yticks=[])
+            inset.set_xlabel(task.title(node).partition(" ")[2], fontsize=7)
+            width = 1.6 if name in task.trained + task.tested else 0.3
             for spine in inset.spines.values():
-                spine.set(visible=True, linestyle=styles[role][0], linewidth=styles[role][1])
+                spine.set(visible=True, ls="--" if name in task.tested else "-", lw=width)
         axes.set(xlim=(-0.25, 1.7), ylim=(-1.35, 0.6), xticks=[], yticks=[])
         axes.spines[["left", "bottom"]].set_visible(False)
     return figure

@@ -34,13 +34,6 @@ def until_fitted(cells: Mapping[float, int], first_seed: int, steps: int, **sett
     return Sweep(tuple(grids))
 
 
-def at_length(rate: float, **settings: Any) -> RunConfig:
-    """A run of figure 2 that goes on to 12,000 steps, at a constant rate after 200 of warm-up."""
-    often = {"log_every": 50, "eval_every": 50, "checkpoint_every": 12_000}
-    return override(PAPER, batch_size=512, steps=12_000, warmup=200 / 12_000, lr_start=1e-5,
-                    lr=rate, lr_end=rate, **often, **settings)  # fmt: skip
-
-
 def pair(data: Data) -> list[Run]:
     """Runs to look into: the user's, or an inferential and a symmetric one of width 128.
 
@@ -51,3 +44,10 @@ def pair(data: Data) -> list[Run]:
     """
     folders = (TABLES / "paper" / "pair" / name for name in ("inferential", "symmetric"))
     return [*data.own] or [*map(load, folders)]
+
+
+def at_length(rate: float, **settings: Any) -> RunConfig:
+    """A run of figure 2 that goes on to 12,000 steps, at a constant rate after 200 of warm-up."""
+    often = {"log_every": 50, "eval_every": 50, "checkpoint_every": 12_000}
+    return override(PAPER, batch_size=512, steps=12_000, warmup=200 / 12_000, lr_start=1e-5,
+                    lr=rate, lr_end=rate, **often, **settings)  # fmt: skip

@@ -349,8 +349,8 @@ def answers_table(data: Data) -> str:
     for (depth, gamma), rows in grouped(data.rows("figure2-wide"), CELL).items():
         counts = [sum(row[name] for row in rows)
                   for name in ("rates", "fitted", "by_rule", "by_other")]  # fmt: skip
-        shares = [spread([row[name] for row in rows if row[name] is not None])
-                  for name in ("best_ood", "best_symmetric", "end_ood", "end_symmetric")]  # fmt: skip
+        shown = ("best_ood", "best_symmetric", "end_ood", "end_symmetric")
+        shares = [spread([row[name] for row in rows if row[name] is not None]) for name in shown]
         lines.append([str(depth), f"{gamma:g}", *map(str, (len(rows), *counts)), *shares])
     head = ["layers", "gamma", "seeds", "runs", "fitted", "end by rule", "end symmetric"]
     return table([*head, "rule, best", "symmetric, best", "rule, end", "symmetric, end"], lines)
