@@ -153,7 +153,7 @@ class Pages:
             effect_text(judged),
             f"{claim.least:.2g}" + (f" / {found.finds:.2g}" if found else ""),
             f"{_p(found.p)} / {_p(judged.q_value or 0.0)}" if found else "",
-            runs_text(judged),
+            runs_text(judged).replace(" runs", ""),
         ]
 
     def _details(self, claim: Claim, judged: Judgement) -> str:
@@ -161,19 +161,17 @@ class Pages:
         equal = ""
         if judged.finding and (adjusted := judged.finding.adjusted):
             equal = f"{estimate_text(adjusted)}, p {_p(adjusted.p)}: "
-            equal += f"{'yes' if judged.at_equal_settings else 'no'} "
-            equal += f"(regressed out: {', '.join(judged.finding.held)})"
+            equal += "yes" if judged.at_equal_settings else "no"
         said = {
-            "name": f"`{claim.name}`",
-            "statistic": claim.statistic,
+            f"`{claim.name}`": claim.statistic,
             "note": claim.note,
             "at equal settings": equal,
             "in parts": _parts(judged.parts),
-            "also tested in": _parts(judged.also),
+            "other strata": _parts(judged.also),
             "known before": _known(judged),
         }
         lines = "<br>".join(f"{title}: {text}" for title, text in said.items() if text)
-        return f"<details><summary>how it is judged</summary>{lines}</details>"
+        return f"<details><summary>details</summary>{lines}</details>"
 
     def studies(self) -> str:
         """What was trained."""
@@ -283,7 +281,7 @@ def _parts(parts: Mapping[str, Judgement]) -> str:
         if found is None or found.found is None:
             yield f"{judged.verdict}"
         else:
-            yield f"{found.found.effect:+.2f} of {' + '.join(map(str, found.n))} runs, "
+            yield f"{found.found.effect:+.2f}, "
             yield judged.verdict
 
     return "; ".join(f"{name}: {''.join(told(judged))}" for name, judged in parts.items())
