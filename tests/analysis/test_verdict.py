@@ -222,7 +222,7 @@ def test_the_verdict_on_a_specimen_is_its_phase(name: str) -> None:
 
 
 def test_no_packaged_and_no_hand_set_model_is_named_wrongly() -> None:
-    """As measured by ``experiments/specimens.py``."""
+    """As measured by ``experiments/evidence/specimens.py``."""
     kept = {name: each["verdict"] for name, each in json.loads(EVIDENCE.read_text()).items()}
     hand_set = {f"exact/{mechanism}": right for mechanism, right in EXACT.items()}
     assert kept.keys() == {*names(), *hand_set}

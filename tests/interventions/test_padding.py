@@ -241,7 +241,9 @@ def test_unmasked_padding_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         right = ai.Examples([row[::-1] for row in tokens], padding=7)
         ai.last_logits(model, right)  # nothing before the answer is padding
-        ai.last_logits(model, ai.Examples(tokens, padding=7, attention_mask=np.not_equal(tokens, 7)))
+        ai.last_logits(
+            model, ai.Examples(tokens, padding=7, attention_mask=np.not_equal(tokens, 7))
+        )
         assert not caplog.records
         left = ai.Examples(tokens, padding=7)
         for _ in range(2):

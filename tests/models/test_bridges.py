@@ -123,7 +123,9 @@ def test_masked_padding_is_not_read(architecture: str) -> None:
     mask = torch.ones_like(TOKENS)
     mask[0, :3] = mask[1, 6:] = 0
     padded = ai.Examples(TOKENS, attention_mask=mask)
-    expected = torch.cat([ai.last_logits(bridge, TOKENS[row, mask[row] == 1][None]) for row in range(4)])
+    expected = torch.cat(
+        [ai.last_logits(bridge, TOKENS[row, mask[row] == 1][None]) for row in range(4)]
+    )
     torch.testing.assert_close(ai.last_logits(bridge, padded), expected, atol=1e-5, rtol=0)
     stream = activations(bridge, padded, ["blocks.0.hook_resid_post"])["blocks.0.hook_resid_post"]
     (alone,) = activations(bridge, TOKENS[:1, 3:], ["blocks.0.hook_resid_post"]).values()

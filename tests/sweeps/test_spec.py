@@ -215,10 +215,15 @@ def test_a_name_that_occurs_twice_is_refused(tmp_path: Path, text: str, name: st
 def test_a_merged_name_may_be_given_again(tmp_path: Path) -> None:
     shared = "  - set: &same {lr: 0.002, steps: 300}\n  - set: {<<: *same, lr: 0.003}\n"
     found = read(tmp_path, f"schema: 1\ngrids:\n{shared}").configs().values()
-    assert [(config.train.lr, config.train.steps) for config in found] == [(0.002, 300), (0.003, 300)]
+    assert [(config.train.lr, config.train.steps) for config in found] == [
+        (0.002, 300),
+        (0.003, 300),
+    ]
 
 
-@pytest.mark.parametrize("text", ["1:5", "10:00", "0100", "0o17", "00", "2024-01-01", "1:5.5", "+0100"])
+@pytest.mark.parametrize(
+    "text", ["1:5", "10:00", "0100", "0o17", "00", "2024-01-01", "1:5.5", "+0100"]
+)
 def test_what_is_no_decimal_number_is_a_text(tmp_path: Path, text: str) -> None:
     """YAML 1.1 reads 1:5 as 65, 10:00 as 600 and 0100 as 64."""
     assert named_values([f"steps={text}"]) == {"steps": [text]}
@@ -263,7 +268,10 @@ def test_computed_values_are_the_decimals_that_they_stand_for(tmp_path: Path) ->
     for values in (linear, linear.tolist(), tuple(linear), list(single), single, pd.Series(linear)):
         grid = Grid(start, {"gamma": values})
         assert gammas(Sweep((grid,))) == wanted
-        assert Sweep((grid,)).configs().keys() == Sweep((Grid(start, {"gamma": wanted}),)).configs().keys()
+        assert (
+            Sweep((grid,)).configs().keys()
+            == Sweep((Grid(start, {"gamma": wanted}),)).configs().keys()
+        )
     twice = [0.6, 0.1 * 6, 0.30000000000000004, 0.3]
     assert gammas(Sweep((Grid(start, {"gamma": twice}),))) == [0.6, 0.3]
     assert gammas(read(tmp_path, f"axes: {{gamma: {twice}}}")) == [0.6, 0.3]

@@ -177,7 +177,9 @@ def test_a_mask_says_which_tokens_are_padding() -> None:
 
 
 def test_examples_end_at_a_position() -> None:
-    made = ai.Examples(TOKENS, [1, 2, 3], at=[1, 1, 2], places={"a": 0, "b": 3}, labels={"c": [1, 2, 3]})
+    made = ai.Examples(
+        TOKENS, [1, 2, 3], at=[1, 1, 2], places={"a": 0, "b": 3}, labels={"c": [1, 2, 3]}
+    )
     cut = made.until(3)
     assert cut.tokens.tolist() == [row[:3] for row in TOKENS]
     assert cut.at.tolist() == [1, 1, 2]

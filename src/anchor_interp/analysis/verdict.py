@@ -10,7 +10,7 @@ high or low, the verdict is ``unclear`` and names them. It is ``mixture`` if the
 anchors that follow the rule lies in its band and decides alone: the model computes in part.
 
 A line is where the rules name most phases of the fitted runs rightly, and its band is where they
-err too often. ``experiments/sections.py verdict`` fits both; ``docs/verdict.md`` judges them.
+err too often. ``experiments/evidence/verdict.py`` fits both; ``docs/verdict.md`` judges them.
 """
 
 import itertools
