@@ -13,6 +13,7 @@ anchors with the rule counts the sum -6, which the exception of the NeurIPS task
 """
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -352,7 +353,8 @@ _RULES: Mapping[str, tuple[str, Callable[[Row], list[float]]]] = {
 
 
 def _balanced(truth: Names, given: Names) -> float:
-    return float(np.mean([(given[truth == phase] == phase).mean() for phase in np.unique(truth)]))
+    shares = [(given[truth == phase] == phase).mean() for phase in np.unique(truth)]
+    return float(np.mean(shares)) if shares else math.nan
 
 
 def _interval(truth: Names, given: Names) -> tuple[float, float]:
