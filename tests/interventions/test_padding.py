@@ -66,7 +66,7 @@ def rotary() -> HookedTransformer:
         act_fn="gelu", normalization_type="RMS", positional_embedding_type="rotary",
         n_key_value_heads=1, device="cpu", seed=None, dtype=torch.float64,
     )  # fmt: skip
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="HookedTransformer"):
         model = HookedTransformer(config)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
