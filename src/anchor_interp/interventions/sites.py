@@ -173,5 +173,6 @@ def position_mask(examples: Examples, position: Position | Integers) -> Bool[np.
 
 
 def _n_heads(model: HookedTransformer, name: Activation) -> int:
-    grouped = model.cfg.n_key_value_heads if name in ("k", "v") else None
-    return grouped or model.cfg.n_heads
+    ungrouped = getattr(model.cfg, "ungroup_grouped_query_attention", False)
+    grouped = name in ("k", "v") and not (ungrouped and isinstance(model, HookedTransformer))
+    return (model.cfg.n_key_value_heads if grouped else None) or model.cfg.n_heads

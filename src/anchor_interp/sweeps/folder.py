@@ -252,6 +252,11 @@ def _yaml(sweep: Sweep) -> str:
     return text
 
 
+def new_folder(path: str | Path) -> SweepFolder:
+    """The sweep folder that a sweep goes to; StoreError if it is a file or a run's folder."""
+    return SweepFolder(files.output_folder(checked_path(path, "out"), "the sweep", "run"))
+
+
 def sweep_folder(path: str | Path) -> SweepFolder:
     """The sweep folder at a path; StoreError if there is none."""
     folder = SweepFolder(checked_path(path, "the path of the sweep"))
