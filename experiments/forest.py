@@ -49,8 +49,9 @@ def _heading(name: str, about: str) -> str:
     """Such as ``NeurIPS, figure 3``; a question by its script's name."""
     figure = re.search(r"figure \d+\w*", about.partition("\n\n")[0])
     paper = "NeurIPS" if name.startswith("neurips") else "complexity control"
-    ours = name.startswith("questions") or figure is None
-    return name.partition("/")[2].replace("_", " ") if ours else f"{paper}, {figure[0]}"
+    if name.startswith("questions") or figure is None:
+        return name.partition("/")[2].replace("_", " ")
+    return f"{paper}, {figure[0]}"
 
 
 def forest(groups: Mapping[str, list[Claim]], judged: Mapping[str, Judgement]) -> Figure:

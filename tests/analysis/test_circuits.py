@@ -332,7 +332,12 @@ def watch(bench: EdgeAblation, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarr
     """Every set of circuits whose faithfulness is measured."""
     seen: list[np.ndarray] = []
     faithfulness = bench.faithfulness
-    monkeypatch.setattr(bench, "faithfulness", lambda c: (seen.append(c), faithfulness(c))[1])
+
+    def watched(circuits: np.ndarray) -> np.ndarray:
+        seen.append(circuits)
+        return faithfulness(circuits)
+
+    monkeypatch.setattr(bench, "faithfulness", watched)
     return seen
 
 

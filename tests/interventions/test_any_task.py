@@ -199,6 +199,7 @@ def twelve(places: Any = None) -> ai.Examples:
 def test_the_page_says_how_many_are_patched_and_nothing_of_anchors() -> None:
     model, some = random_model(n_layers=1), twelve()
     logits = ai.last_logits(model, torch.from_numpy(some.tokens))
+    assert some.answers is not None
     for i, row in enumerate(logits):
         some.answers[i] = int(row.argmax())
         logits[:, some.answers[i]] = -torch.inf  # every answer once

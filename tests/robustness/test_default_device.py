@@ -42,7 +42,8 @@ def test_every_tensor_that_is_made_names_its_device() -> None:
 
 def _patched(*names: str) -> Callable[[ai.Run], Any]:
     def measure(run: ai.Run) -> Any:
-        sites = ai.site_grid(run.model, list(names))
+        kinds: Any = names
+        sites = ai.site_grid(run.model, kinds)
         return ai.patch(run.model, *PAIRS, sites, ai.logit_difference(*PAIRS)).recovery()
 
     return measure

@@ -192,15 +192,17 @@ def route_scores(
     if lacking := [(count, source) for source, (legs, count) in measured.items() if not legs]:
         change = " and ".join(f"{count} of {n} with the {source}" for count, source in lacking)
         reason = f"too few answers change, {change}: the effect of a token has no shares"
-        none = dict.fromkeys(ROUTES, math.nan)
-        return RouteScores(**none, n=counts, details=details, reason=reason)
+        return RouteScores(math.nan, math.nan, math.nan, counts, details, reason)
 
     def weakest(route: RouteName, split: int) -> float:
         return min(x.effect for x in details if (x.route, x.split) == (route, split))
 
     splits = range(1, model.cfg.n_layers)
-    scores = {route: max(weakest(route, split) for split in splits) for route in ROUTES}
-    return RouteScores(**scores, n=counts, details=details)
+
+    def best(route: RouteName) -> float:
+        return max(weakest(route, split) for split in splits)
+
+    return RouteScores(best("symmetric"), best("inferential"), best("gathered"), counts, details)
 
 
 def _legs(

@@ -86,7 +86,7 @@ class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mis
         return super().construct_mapping(node, deep)
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
     """Writes so that :class:`Loader` reads the same."""
 
     yaml_implicit_resolvers: Any = Loader.yaml_implicit_resolvers
@@ -116,8 +116,8 @@ class Grid:
     def __post_init__(self, exact: bool) -> None:
         checked(self.start, RunConfig, "start")
         object.__setattr__(self, "axes", _frozen(self.axes, "axes", self.start, exact))
-        groups = (_frozen(g, "zip", self.start, exact, once=False) for g in self.together)
-        groups = tuple(groups)
+        frozen = (_frozen(g, "zip", self.start, exact, once=False) for g in self.together)
+        groups = tuple(frozen)
         object.__setattr__(self, "together", groups)
         for group in groups:
             if len({len(values) for values in group.values()}) != 1:
