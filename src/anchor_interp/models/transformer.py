@@ -104,9 +104,10 @@ class PostLNBlock(TransformerBlock):
         if not (self.cfg.use_split_qkv_input or self.cfg.use_attn_in):
             return resid_pre, resid_pre, resid_pre
         per_head = repeat_along_head_dimension(resid_pre, n_heads=self.cfg.n_heads)
-        if self.cfg.use_split_qkv_input:
-            query, key = self.hook_q_input(per_head), self.hook_k_input(per_head.clone())
-            return query, key, self.hook_v_input(per_head.clone())
+        if self.cfg.use_split_qkv_input:  # a copy each: what q's hook holds has q's gradient alone
+            hooks = (self.hook_q_input, self.hook_k_input, self.hook_v_input)
+            query, key, value = (hook(per_head.clone()) for hook in hooks)
+            return query, key, value
         per_head = self.hook_attn_in(per_head)
         return per_head, per_head, per_head
 
