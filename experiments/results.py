@@ -14,10 +14,13 @@ whose other columns have these values; ``random`` is all random settings. This p
 
     python experiments/results.py
     python experiments/results.py --check
+
+It also writes how good the verdict is on judged runs, by their shape, where the package reads it.
 """
 
 import argparse
 import functools
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -39,7 +42,14 @@ from papers.rows import Row, detection_of_unequal
 from papers.studies import STUDIES
 from papers.tables import read_study, read_tables
 from papers.verdict_runs import half_of
-from papers.verdict_score import GIVEN, PHASES, VerdictScore, coverage_curve, named_by
+from papers.verdict_score import (
+    GIVEN,
+    PHASES,
+    VerdictScore,
+    coverage_curve,
+    judged_shapes,
+    named_by,
+)
 from section_7_text import across_table, concepts_table, corners_table, language_table
 
 ROOT = Path(__file__).parent.parent
@@ -49,6 +59,7 @@ _DOCS = (
 )  # fmt: skip
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _DOCS)]
 TABLES = ROOT / "experiments" / "tables" / "tiny"
+JUDGED = ROOT / "src" / "anchor_interp" / "analysis" / "verdict_judged.json"
 _WIDTHS = (0, 0.5, 1, 1.5, 2, 3)
 OPEN = ("inconclusive", "not answerable here", "nothing comparable", "not run")
 
@@ -135,6 +146,13 @@ def shapes_table(_: Ledger) -> str:
             others = ", ".join(f"{n} {name}" for name, n in given.most_common() if name != phase)
             lines.append([kind, phase, str(given.total()), str(given[phase]), others])
     return table(["runs", "phase", "of these", "named rightly", "other verdicts"], lines)
+
+
+def judged_text() -> str:
+    """What the package knows of its verdict: how good it is on judged runs, by their shape."""
+    judged, *others = _kinds().items()
+    kinds = judged_shapes({"two layers of one head": judged[1], **dict(others)})
+    return "[\n" + ",\n".join(map(json.dumps, kinds)) + "\n]\n"
 
 
 def pure_table(_: Ledger) -> str:
@@ -343,9 +361,9 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing; fail if out of date")
     asked = parser.parse_args()
     ledger = page.read_ledger("tiny", TABLES)
-    for file in PAGES:
+    for file in (*PAGES, JUDGED):
         before = file.read_text(encoding="utf-8")
-        after = filled(before, ledger)
+        after = judged_text() if file == JUDGED else filled(before, ledger)
         if asked.check and after != before:
             parser.error(
                 f"{file.relative_to(ROOT)} is out of date; run: python experiments/results.py"

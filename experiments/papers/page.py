@@ -29,12 +29,13 @@ class Ledger:
 def make_ledger(scale: str, tables: Mapping[str, Rows], verdict_runs: Rows = ()) -> Ledger:
     """Judge every claim, and the verdict from the mechanism on its own runs."""
     seconds = {row["run_id"]: row.get("seconds") or 0.0 for rows in tables.values() for row in rows}
-    judged = [row for row in verdict_runs if half_of(row) == "judge" and can_be_judged(row)]
+    judged = [row for row in verdict_runs if half_of(row) == "judge"]
     deeper = [row for row in verdict_runs if half_of(row) == "deeper"]
     apart = {"3 and 4 layers of two heads": deeper, "width 400": tables.get("solutions", ())}
     apart = {kind: rows for kind, rows in apart.items() if any(map(can_be_judged, rows))}
     fitted = fitting_rows(tables, verdict_runs)
-    has_kinds = min(len({row["phase"] for row in part}) for part in (judged, fitted)) > 1
+    known = (filter(can_be_judged, judged), fitted)
+    has_kinds = min(len({row["phase"] for row in part}) for part in known) > 1
     return Ledger(
         scale=scale,
         judgements=judge_ledger(tables),

@@ -21,7 +21,7 @@ import sections
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.analysis import statistics, verdict
 from anchor_interp.analysis.mechanism import NUMBERS
-from anchor_interp.analysis.verdict import ACCURACY, COVERAGE, LINES
+from anchor_interp.analysis.verdict import LINES
 from anchor_interp.runs.phase import PAPER
 from papers import __main__ as command
 from papers import figures, judging, studies
@@ -31,6 +31,7 @@ from papers.judging import Claim, Verdict
 from papers.page import Ledger, known_before, make_ledger
 from papers.rows import KNOWN_SEEDS, Row, Rows
 from papers.tables import read_study, read_tables
+from papers.verdict_runs import half
 from papers.verdict_score import (
     PHASES,
     VerdictScore,
@@ -224,8 +225,29 @@ def test_the_committed_verdicts_follow_from_the_committed_tables(ledger: Ledger)
     if ledger.verdict is not None:
         for rule, before in zip(ledger.verdict.rules, kept["verdict"]["rules"], strict=True):
             assert rule.accuracy == pytest.approx(before["accuracy"])
-        assert round(ledger.verdict.rules[0].accuracy, 2) == ACCURACY  # what pages say
-        assert round(ledger.verdict.coverage, 2) == COVERAGE
+        assert ledger.verdict.left_out == kept["verdict"]["left_out"]
+
+
+def test_the_package_has_what_the_committed_runs_say_of_the_verdict(ledger: Ledger) -> None:
+    results = importlib.import_module("results")
+    assert results.JUDGED.read_text(encoding="utf-8") == results.judged_text()
+    assert ledger.verdict is not None
+    scores = {rule.name: rule for rule in ledger.verdict.rules}
+    for kind, name in zip(verdict.JUDGED, ("verdict", "3 and 4 layers of two heads", "width 400"),
+                          strict=True):  # fmt: skip
+        assert (kind.named, kind.right) == (scores[name].n, round(scores[name].accuracy, 4))
+    assert verdict.JUDGED[0].runs == sum(ledger.verdict.n.values())
+
+
+def test_runs_without_a_phase_are_counted_as_left_out(ledger: Ledger) -> None:
+    """The verdict has no name for a run that is undertrained, or other."""
+    rows = [
+        r for r in read_study(TABLES / "verdict.csv") if half(r["seed"], r["n_layers"]) == "judge"
+    ]
+    assert ledger.verdict is not None
+    lacking = [row["phase"] for row in rows if row["phase"] not in PHASES]
+    assert ledger.verdict.left_out == len(lacking) == len(rows) - sum(ledger.verdict.n.values())
+    assert (lacking.count("undertrained"), lacking.count("other")) == (21, 2)
 
 
 def test_documents_use_the_words_of_the_verdicts() -> None:
