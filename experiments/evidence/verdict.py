@@ -1,6 +1,7 @@
 """The verdict from the mechanism against behaviour, on runs that it was not fitted on.
 
-``python -m evidence.verdict`` prints its score from the tables and draws ``verdict.png``;
+``python -m evidence.verdict`` prints its score from the tables, draws ``verdict.png`` and writes
+how good it is on judged runs, by their shape, where the package reads it (``JUDGED``);
 ``--lines`` prints its lines, fitted anew. ``--train OUT`` trains the runs, one folder a run, and
 measures them: random settings of the distribution of the study ``settings``, with seeds that no
 other study has (7,010,000 and above). Runs of an even index fit the verdict, runs of an odd index
@@ -10,6 +11,7 @@ and they are judged apart.
 """
 
 import argparse
+import json
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -18,7 +20,9 @@ from typing import Literal
 import numpy as np
 from matplotlib.figure import Figure
 
+from anchor_interp import analysis
 from anchor_interp._util.errors import LockedError
+from anchor_interp._util.files import write_text
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.analysis.mechanism import FINGERPRINT
 from anchor_interp.pages.style import panel, save
@@ -38,6 +42,7 @@ from evidence.verdict_score import (
     fit_lines,
     fitting_rows,
     judge_verdict,
+    judged_shapes,
     named_by,
 )
 from ledger import table
@@ -45,6 +50,7 @@ from random_settings import settings
 from studies import TABLES as FOLDER
 from studies import Data, read_study, write_rows
 
+JUDGED = Path(analysis.__file__).with_name("verdict_judged.json")
 INDICES, DEEPER = range(7_000_000, 7_000_100), range(7_000_100, 7_000_120)
 SHAPES = {"deeper": "3 and 4 layers of two heads", "wide": "width 400"}
 WIDTHS = (0, 0.5, 1, 1.5, 2, 3)
@@ -90,6 +96,14 @@ def _score(tables: Path) -> VerdictScore:
     rows = kinds(data)
     apart = {title: rows[kind] for kind, title in SHAPES.items()}
     return judge_verdict(rows["judge"], known_rows(data), apart)
+
+
+def judged_text(data: Data) -> str:
+    """What the package knows of its verdict: how good it is on judged runs, by their shape."""
+    rows = kinds(data)
+    apart = {title: rows[kind] for kind, title in SHAPES.items()}
+    found = judged_shapes({"two layers of one head": rows["judge"], **apart})
+    return "[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n"
 
 
 def rules_table(data: Data) -> str:
@@ -191,6 +205,7 @@ def main() -> None:
     else:
         found = score(Data())
         save(confusion(found), FIGURES / "verdict.png")
+        write_text(JUDGED, judged_text(Data()))
         print(canonical_json(found))
 
 

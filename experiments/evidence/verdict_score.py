@@ -256,6 +256,17 @@ def named_by(rows: Rows) -> dict[str, Counter[str]]:
     return given
 
 
+def judged_shapes(kinds: Mapping[str, Rows]) -> list[dict[str, Any]]:
+    """The verdict on kinds of runs that did not fit it, with their shapes."""
+    found: list[dict[str, Any]] = []
+    for kind, rows in kinds.items():
+        kept, score = list(filter(can_be_judged, rows)), _score_of_verdict(kind, rows)
+        shapes = sorted({(row["n_layers"], row["n_heads"], row["d_model"]) for row in kept})
+        about = {"kind": kind, "shapes": shapes, "runs": len(kept), "named": score.n}
+        found.append(about | {"right": round(score.accuracy, 4)})
+    return found
+
+
 def _score_of_verdict(kind: str, rows: Rows) -> RuleScore:
     kept = list(filter(can_be_judged, rows))
     given = np.array([verdict(fingerprint_of(row)).phase for row in kept])

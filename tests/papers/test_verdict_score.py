@@ -9,7 +9,7 @@ import pytest
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis.mechanism import NUMBERS
-from anchor_interp.analysis.verdict import ACCURACY, COVERAGE, LINES
+from anchor_interp.analysis.verdict import JUDGED, LINES
 from anchor_interp.analysis.verdict import NUMBERS as EVIDENCE
 from effects import Row
 from evidence import verdict
@@ -160,8 +160,12 @@ def test_the_committed_score_follows_from_the_committed_tables(data: Data) -> No
     for rule, before in zip(found.rules, KEPT["rules"], strict=True):
         assert rule.accuracy == pytest.approx(before["accuracy"])
         assert rule.without == pytest.approx(before["without"])
-    assert round(found.rules[0].accuracy, 2) == ACCURACY  # what pages say
-    assert round(found.coverage, 2) == COVERAGE
+    # what the package knows
+    assert verdict.JUDGED.read_text(encoding="utf-8") == verdict.judged_text(data)
+    scores = {rule.name: rule for rule in found.rules}
+    for kind, name in zip(JUDGED, ("verdict", *verdict.SHAPES.values()), strict=True):
+        assert (kind.named, kind.right) == (scores[name].n, round(scores[name].accuracy, 4))
+    assert JUDGED[0].runs == sum(found.n.values())
     for name, table in verdict.TABLES.items():
         assert table(data).startswith("| "), name
 

@@ -131,7 +131,8 @@ def fingerprint_of(
     numbers |= _of_weights(model, subject.initial)
     with contextlib.suppress(ConfigError):  # too few keys
         numbers |= _of_embedding(model, subject.anchor_task, seed)
-    about: dict[str, Any] = {"run_id": None, "step": None, "seed": seed}
+    shape = (model.cfg.n_layers, model.cfg.n_heads, model.cfg.d_model)
+    about: dict[str, Any] = {"run_id": None, "step": None, "seed": seed, "shape": shape}
     return Fingerprint(**about, **numbers)
 
 
