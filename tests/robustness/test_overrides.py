@@ -9,7 +9,7 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -487,6 +487,10 @@ def test_both_ways_are_compared_once_for_each_model(passes: Counter[str]) -> Non
     with torch.no_grad():  # as training does
         model.unembed.W_U.mul_(2)
         model.blocks[0].attn.W_Q.data = torch.zeros_like(model.blocks[0].attn.W_Q)
+    cast(Any, model).run_with_cache(ROWS)  # hooks come and go
+    with idle(model):
+        last_logits(model, ROWS)
+    model.unembed.register_forward_hook(lambda *_: None).remove()
     last_logits(model, ROWS)
     assert passes["_agrees"] == 1
     last_logits(copy.deepcopy(model), ROWS)

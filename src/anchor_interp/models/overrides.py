@@ -8,6 +8,7 @@ cannot see what was replaced before the import: :func:`anchor_interp.models.forw
 compares logits as well.
 """
 
+import copy
 import math
 import operator
 import sys
@@ -116,8 +117,11 @@ class Snapshot:
 
 
 def _held(part: nn.Module) -> dict[str, Any]:
-    """The attributes of a part, and its tensors and children; of a change in them it knows."""
-    return {**vars(part), **{name: dict(vars(part)[name]) for name in _HELD}}
+    """The attributes of a part, and copies of what they hold: tensors, children and lists."""
+    return {
+        name: copy.copy(value) if name in _HELD or isinstance(value, list) else value
+        for name, value in vars(part).items()
+    }
 
 
 def is_known(model: HookedTransformer) -> bool:
