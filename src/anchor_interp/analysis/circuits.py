@@ -54,11 +54,16 @@ class Performance:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Circuit(Readable):
-    """A set of attention edges, heads or MLPs, for sequences with the key at one position."""
+    """A set of attention edges, heads or MLPs, or of residual edges.
 
-    edges: Bool[np.ndarray, "layer head query key"]
-    """With MLPs they are the last head, whose edges lead from each position to itself."""
+    One of attention edges is for sequences with the key at one position.
+    """
+
+    edges: Bool[np.ndarray, "*edge"]
+    """[layer, head, query, key]; with MLPs they are the last head, whose edges lead from each
+    position to itself. Residual edges: [receiver, sender]."""
     roles: tuple[str, ...]
+    """The positions; of residual edges the receivers, then the senders."""
     finished: bool = True
     """False if :func:`prune` took ``max_seconds`` while parts were left that might go."""
     parts: Parts = "edges"
@@ -70,7 +75,11 @@ class Circuit(Readable):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts in words, such as ``L0H0: first <- key``, ``L0H0`` or ``L1 MLP: last``."""
+        """The parts in words, such as ``L0H0: first <- key``, ``L0H0``, ``L1 MLP: last`` or
+        ``logits <- L1 MLP``."""
+        if self.parts == "residual edges":
+            senders = self.roles[len(self.edges) :]
+            return tuple(f"{self.roles[read]} <- {senders[s]}" for read, s in self._indices)
         roles = enumerate(self.roles)
         at = [{"noise": f"noise at {i}", str(i): f"position {i}"}.get(r, r) for i, r in roles]
         mlp = None if self.parts == "edges" else self.edges.shape[1] - 1
@@ -91,11 +100,12 @@ class Circuit(Readable):
         names, more = self.names, self.size - _NAMED
         named = "; ".join(names[:_NAMED]) + (f"; {more} more" if more > 0 else "")
         end = "" if self.finished else "; the time to prune them ended, fewer may do"
-        return f"{self.size} {self.parts} of {self.edges.shape[0]} layers{end}\n{named}"
+        whole = "" if self.parts == "residual edges" else f" of {self.edges.shape[0]} layers"
+        return f"{self.size} {self.parts}{whole}{end}\n{named}"
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         for name, index in zip(self.names, self._indices, strict=True):
-            yield {"edge": name, **_at(index)}
+            yield {"edge": name, **_at(index, self.parts)}
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,8 @@ class EdgeLoss:
 
     edge: str
     index: tuple[int, ...]
-    """0-based layer and head; of an edge, query and key position too."""
+    """0-based layer and head; of an edge, query and key position too. Of a residual edge the
+    numbers of receiver and sender."""
     loss: Performance
     """Faithfulness of the circuit - faithfulness of the circuit without this part."""
 
@@ -141,7 +152,7 @@ class CircuitScores(Readable):
     def _rows(self) -> Iterator[dict[str, Any]]:
         for one in self.minimality:
             lost = {f"{name}_lost": value for name, value in vars(one.loss).items()}
-            yield {"edge": one.edge, **_at(one.index), **lost}
+            yield {"edge": one.edge, **_at(one.index, self.parts), **lost}
 
 
 @dataclass(frozen=True)
@@ -272,7 +283,7 @@ def score_circuit(
     inside = circuit.edges
     indices, each = single_parts(inside, circuit.parts)
     depth = indices.shape[1]  # a whole head is in or out
-    shape = (n_subsets, *inside.shape[:depth], *(1,) * (4 - depth))
+    shape = (n_subsets, *inside.shape[:depth], *(1,) * (inside.ndim - depth))
     halves = inside & generator.integers(0, 2, shape, np.uint8).astype(bool)
     subsets = np.concatenate([inside[None], each, halves])
     of_model = bench.faithfulness(bench.reachable & ~subsets)  # [metric, subset]
@@ -369,9 +380,11 @@ def _rivals(
     )
 
 
-def _at(index: Sequence[int]) -> dict[str, int | None]:
+def _at(index: Sequence[int], parts: Parts) -> dict[str, int | None]:
     """The columns of a part."""
-    return dict(itertools.zip_longest(("layer", "head", "query", "key"), index))
+    graph = ("receiver", "sender")
+    names = graph if parts == "residual edges" else ("layer", "head", "query", "key")
+    return dict(itertools.zip_longest(names, index))
 
 
 def _reachable(bench: EdgeAblation, circuit: Circuit) -> Circuit:

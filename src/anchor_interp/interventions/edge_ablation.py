@@ -1,10 +1,11 @@
-"""What a model still answers when sets of its attention edges, heads or MLPs are ablated.
+"""What a model still answers when sets of its edges, heads or MLPs are ablated.
 
-An ablated edge carries nothing (``zero``; the other attention weights stay), its mean over
+An ablated attention edge carries nothing (``zero``; the other attention weights stay), its mean over
 reference sequences (``mean``), or what it carries in one reference sequence (``resample``); see
 :mod:`anchor_interp.interventions.ablation`. The MLP at a position is ablated like an edge, if
 :data:`Parts` has MLPs: it stands as one more head of its layer, with edges from each position to
-itself.
+itself. The edges of :mod:`anchor_interp.interventions.residual_edges` are ablated the same way, each
+at every position.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,19 +25,26 @@ from anchor_interp.interventions.ablation import (
     ablate_edges,
     edge_outputs,
 )
+from anchor_interp.interventions.residual_edges import (
+    Pairs,
+    ResidualGraph,
+    SenderOutputs,
+    check_graph,
+    recorded_outputs,
+    run_kept,
+)
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import answer_logits, answer_positions
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal, finite_rows
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Examples, check_aligned
 from anchor_interp.tasks.sequences import Sequences, as_examples
 
 Ablation = Literal["zero", "mean", "resample"]
 """What an ablated edge carries; see the module's text."""
-Parts = Literal["edges", "edges and MLPs", "heads and MLPs"]
-"""What is ablated one by one: an edge, the MLP at a position; or a head or MLP at all positions."""
+Parts = Literal["edges", "edges and MLPs", "heads and MLPs", "residual edges"]
+"""What is ablated one by one: an attention edge, the MLP at a position; a head or MLP, or what a
+receiver gets of a sender, at all positions."""
 _References = Inputs | Integer[np.ndarray, "reference pos"] | Integer[Tensor, "reference pos"]
-Pairs = tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]]
-"""Indices of sequences and of the reference of each."""
 BATCH = 1024
 """Sequences of one forward pass."""
 LEAST_CHANGE = 0.1
@@ -63,11 +71,12 @@ def reachable_edges(
 
 
 def single_parts(
-    edges: Bool[np.ndarray, "layer head query key"], parts: Parts = "edges"
-) -> tuple[Int64[np.ndarray, "part index"], Bool[np.ndarray, "part layer head query key"]]:
+    edges: Bool[np.ndarray, "*edge"], parts: Parts = "edges"
+) -> tuple[Int64[np.ndarray, "part index"], Bool[np.ndarray, "part *edge"]]:
     """The indices of each part of a set, and each part alone.
 
-    An edge has a layer, a head, a query and a key; a whole head has the first two.
+    An edge has a layer, a head, a query and a key; a whole head has the first two; a residual edge
+    has a receiver and a sender.
     """
     depth = 2 if parts == "heads and MLPs" else 4
     indices = np.unique(np.argwhere(edges)[:, :depth], axis=0)
@@ -89,7 +98,9 @@ class EdgeAblation(Readable):
             and over; a single sequence from each reference in turn. If None, the references are
             the sequences themselves, each resampled from the next one in an order drawn from
             ``seed``.
-        parts: what is ablated besides edges, or in place of single ones.
+        parts: what is ablated besides edges, or in place of single ones. Residual edges have no
+            positions: with references, which then lie row by row where the sequences do, or
+            ``zero``, the positions may differ from row to row.
 
     Raises:
         ConfigError: sequences, references or answers that do not fit, or a model that is damaged
@@ -109,17 +120,27 @@ class EdgeAblation(Readable):
         self.ablation: Ablation = checked(ablation, Ablation, "ablation")
         self.parts: Parts = checked(parts, Parts, "parts")
         checked(seed, int, "seed", low=0)
-        examples = _aligned(sequences)
+        self._by_row = self.parts == "residual edges" and (
+            ablation == "zero" or (ablation == "resample" and references is not None)
+        )
+        examples = as_examples(sequences) if self._by_row else _aligned(sequences)
         self.model = model
         self.tokens = finite_rows(model, examples)
         self.at = int(examples.at[0])
         self._read = answer_positions(examples, self.tokens.device)
-        self.roles = examples.names
-        length, mlps = self.tokens.shape[1], parts != "edges"
-        self.reachable = reachable_edges(model, length, read=self.at, mlps=mlps)
+        self._examples, self.roles = examples, examples.names
+        self.reachable: Bool[np.ndarray, "*edge"]
+        if parts == "residual edges":
+            graph = ResidualGraph.of(model)
+            self.reachable, self.roles = graph.reachable, (*graph.receivers, *graph.senders)
+            check_graph(model, self.tokens)
+        else:
+            length, mlps = self.tokens.shape[1], parts != "edges"
+            self.reachable = reachable_edges(model, length, read=self.at, mlps=mlps)
         self.answers, self._wrong, self._whose = self._answers(sequences)
-        own = edge_outputs(model, self.tokens, mlps=mlps)
-        self.attention: np.ndarray = own.patterns.double().mean(1).cpu().numpy()
+        own = self._outputs(self.tokens)
+        if isinstance(own, EdgeOutputs):
+            self.attention: np.ndarray = own.patterns.double().mean(1).cpu().numpy()
         self._reference, self._pairs = self._references(own, references, seed)
         none = np.zeros_like(self.reachable)
         self.full, self.nothing = self.measure(np.stack([none, self.reachable])).T
@@ -144,7 +165,7 @@ class EdgeAblation(Readable):
             yield {"ablated": ablated, **dict(zip(names, means.tolist(), strict=True))}
 
     def measure(
-        self, ablated: Bool[np.ndarray, "circuit layer head query key"]
+        self, ablated: Bool[np.ndarray, "circuit *edge"]
     ) -> Float[np.ndarray, "3 circuit"]:
         """Accuracy, logit difference and log-probability with each set of edges ablated.
 
@@ -161,15 +182,18 @@ class EdgeAblation(Readable):
             difference = logits.gather(1, answer) - rest
             return torch.cat([correct, difference, logits.log_softmax(-1).gather(1, answer)], 1)
 
-        edges = torch.from_numpy(ablated)[:, None]
-        scores = run_ablated(
-            self.model, self.tokens, edges, self._pairs, self._reference, score, at=self._read
-        )
+        pairs, reference, at = self._pairs, self._reference, self._read
+        if isinstance(reference, SenderOutputs):
+            kept = torch.from_numpy(self.reachable & ~ablated).to(self.tokens.device)
+            scores = run_kept(self.model, self.tokens, kept, pairs, reference, score, at=at)
+        else:
+            edges = torch.from_numpy(ablated)[:, None]
+            scores = run_ablated(self.model, self.tokens, edges, pairs, reference, score, at=at)
         means: Float[np.ndarray, "3 circuit"] = scores.mean(1).T
         return means
 
     def faithfulness(
-        self, circuits: Bool[np.ndarray, "circuit layer head query key"]
+        self, circuits: Bool[np.ndarray, "circuit *edge"]
     ) -> Float[np.ndarray, "2 circuit"]:
         """Accuracy and logit difference with everything outside each circuit ablated.
 
@@ -197,15 +221,21 @@ class EdgeAblation(Readable):
         wrong = None if given.wrong is None else torch.from_numpy(given.wrong).to(logits.device)
         return right, wrong, "answers as given" if wrong is None else "answers against wrong ones"
 
+    def _outputs(self, tokens: Inputs) -> EdgeOutputs | SenderOutputs:
+        """What all edges carry."""
+        if self.parts == "residual edges":
+            return recorded_outputs(self.model, tokens)
+        return edge_outputs(self.model, tokens, mlps=self.parts != "edges")
+
     def _references(
-        self, own: EdgeOutputs, references: _References | None, seed: int
-    ) -> tuple[EdgeOutputs | MeanEdgeOutputs | None, Pairs]:
+        self, own: EdgeOutputs | SenderOutputs, references: _References | None, seed: int
+    ) -> tuple[EdgeOutputs | MeanEdgeOutputs | SenderOutputs | None, Pairs]:
         """What ablated edges carry, and which reference each sequence takes."""
         n = len(self.tokens)
         each = np.arange(n)
         if self.ablation == "zero":
             checked(references, type(None), "the references of zero ablation")
-            return None, (each, each)
+            return own.zero() if isinstance(own, SenderOutputs) else None, (each, each)
         if references is None:
             if n < 2:
                 raise ConfigError(f"{self.ablation} ablation of one sequence needs references")
@@ -213,12 +243,15 @@ class EdgeAblation(Readable):
             others[order] = np.roll(order, -1)  # one cycle: no sequence is its own reference
             outputs, pairs = own, (each, others)
         else:
-            donors = _aligned(references)
-            plain = not donors.places and len(donors.names) == len(self.roles)
-            if donors.names != self.roles and not plain:
-                there, here = ", ".join(donors.names), ", ".join(self.roles)
+            donors = as_examples(references) if self._by_row else _aligned(references)
+            if self._by_row:
+                check_aligned(sequences=self._examples, references=donors)
+            names, own_names = donors.names, self._examples.names
+            plain = self._by_row or (not donors.places and len(names) == len(own_names))
+            if names != own_names and not plain:
+                there, here = ", ".join(names), ", ".join(own_names)
                 raise ConfigError(f"the references have the positions {there}; expected {here}")
-            outputs = edge_outputs(self.model, donors, mlps=self.parts != "edges")
+            outputs = self._outputs(donors)
             around = np.arange(max(n, len(donors)))
             pairs = around % n, around % len(donors)
         return (outputs, pairs) if self.ablation == "resample" else (outputs.mean(), (each, each))
