@@ -132,7 +132,7 @@ class EdgeAblation(Readable):
         self.reachable: Bool[np.ndarray, "*edge"]
         if parts == "residual edges":
             graph = ResidualGraph.of(model)
-            self.reachable, self.roles = graph.reachable, (*graph.receivers, *graph.senders)
+            self.reachable, self.roles = graph.reachable, graph.names
             check_graph(model, self.tokens)
         else:
             length, mlps = self.tokens.shape[1], parts != "edges"

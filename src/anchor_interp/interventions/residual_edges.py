@@ -97,6 +97,11 @@ class ResidualGraph:
             found.append(Layer(q, k, v, mlp, heads, slice(heads.stop, wrote)))
         return tuple(found)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Receivers, then senders."""
+        return *self.receivers, *self.senders
+
     def first(self, layer: Layer) -> int:
         """The first receiver of what the layer's heads write; those after it get it too."""
         return layer.mlp_in.stop if self.parallel else layer.mlp_in.start
@@ -179,6 +184,7 @@ def output_hooks(graph: ResidualGraph) -> list[str]:
     return ["blocks.0.hook_resid_pre", *layers]
 
 
+@torch.no_grad()
 def sender_outputs(
     model: HookedTransformer, graph: ResidualGraph, seen: Mapping[str, Tensor]
 ) -> SenderOutputs:
