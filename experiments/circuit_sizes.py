@@ -10,7 +10,8 @@ draws. All circuits and the rollouts of 1 to 12 edges are judged on 100 further 
 
 from collections import Counter
 
-from anchor_interp.analysis.circuits import prune, rollouts, score_circuit
+from anchor_interp.analysis.circuits import prune, score_circuit
+from anchor_interp.analysis.rivals import rollouts
 from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.runs import zoo
 from anchor_interp.runs.run import Run, load

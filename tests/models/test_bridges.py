@@ -13,8 +13,8 @@ from versions import only_4
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError, HookError
-from anchor_interp.analysis.circuits import compare_circuit
 from anchor_interp.analysis.logit_attribution import logit_lens
+from anchor_interp.analysis.rivals import compare_circuit
 from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.models.matrices import stable_rank
 from anchor_interp.tasks.exchanges import InterchangePairs

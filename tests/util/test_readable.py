@@ -12,15 +12,11 @@ from small_models import FEW_KEYS, small_exact
 
 import anchor_interp as ai
 from anchor_interp._util.readable import Readable
-from anchor_interp.analysis.circuits import (
-    Circuit,
-    compare_circuit,
-    route_circuit,
-    score_circuit,
-)
+from anchor_interp.analysis.circuits import Circuit, score_circuit
 from anchor_interp.analysis.fingerprint import fingerprint_model
 from anchor_interp.analysis.logit_attribution import attribute_logits, logit_lens
 from anchor_interp.analysis.mechanism import NUMBERS
+from anchor_interp.analysis.rivals import compare_circuit, route_circuit
 from anchor_interp.analysis.routes import ROUTES, route_scores
 from anchor_interp.analysis.similarity import value_similarity
 from anchor_interp.interventions.edge_ablation import EdgeAblation

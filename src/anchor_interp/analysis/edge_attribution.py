@@ -16,7 +16,7 @@ With ever more steps the scores of the edges that leave the embedding add up to 
 the metric. Those of no other set do.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,15 +30,16 @@ from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.analysis.attribution_patching import gradients, logits_at
 from anchor_interp.analysis.circuits import Circuit
+from anchor_interp.analysis.logit_attribution import CENTRED
 from anchor_interp.interventions.hooks import hooked, recording
 from anchor_interp.interventions.metrics import Metric, measure
 from anchor_interp.interventions.passes import check_differentiable
 from anchor_interp.interventions.patching import Twins
 from anchor_interp.interventions.residual_edges import (
+    Layer,
     ResidualGraph,
     output_hooks,
     read_weights,
-    reading_norm,
     sender_outputs,
 )
 from anchor_interp.models.finite import at_least_float32
@@ -46,6 +47,8 @@ from anchor_interp.models.transformer import HookedTransformer, Inputs, layout
 
 _START = "blocks.0.hook_resid_pre"
 _NAMED = 3
+_MORE = "does more than read its stream by queries, keys, values and MLP"
+_FOLD = "fold its LayerNorms (bridge.enable_compatibility_mode()), or take ai.path_patch"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,7 +64,7 @@ class EdgeAttribution(Readable):
     corrupted: float
 
     def circuit(self, n: int) -> Circuit:
-        """The n edges of the largest \\|score\\| that are connected to the logits.
+        """The n edges whose scores are largest in size and that are connected to the logits.
 
         From the logits on, always the best edge into a node of the circuit, which its sender then
         joins (Hanna et al. 2024, section 3). So a smaller circuit is part of a larger one. Raises
@@ -109,14 +112,16 @@ def edge_attribution(
     given: dict[str, Tensor] = {}
     with torch.no_grad(), hooked(model, recording(outputs, given)):
         donor = measure(metric, logits_at(model, twins.donors, twins.at))
-    hooks = [*dict.fromkeys([*outputs, *_read_hooks(graph)])]
+    hooks = [
+        *dict.fromkeys([*outputs, *_read_hooks(graph, model.cfg.normalization_type in CENTRED)])
+    ]
     total = np.zeros(graph.reachable.shape)
     for share in np.arange(steps) / steps:
         base, own, slopes = gradients(twins, hooks, given[_START], float(share), _START)
         if share == 0:
             clean_metric = base
-            change = sender_outputs(model, graph, given).written
-            change -= sender_outputs(model, graph, own).written
+            changed = {hook: given[hook] - own[hook] for hook in outputs}
+            change = sender_outputs(model, graph, changed).written
         total += _scores(model, graph, own, slopes, change)
     n = int((~np.isnan(clean_metric)).sum())
     total /= n * steps
@@ -127,10 +132,11 @@ def edge_attribution(
     return EdgeAttribution(graph, total, steps, *means)
 
 
-def _read_hooks(graph: ResidualGraph) -> Iterator[str]:
+def _read_hooks(graph: ResidualGraph, normed: bool) -> Iterator[str]:
     """Hooks at which :func:`_scores` needs the gradient, besides those of the outputs."""
     kinds = ["hook_resid_pre", *(f"attn.hook_{kind}" for kind in "qkv")]
     kinds += ["hook_resid_mid"] * (graph.has_mlps and not graph.parallel)
+    kinds += ["ln1.hook_scale"] * normed
     yield from (f"blocks.{layer}.{kind}" for layer in range(graph.n_layers) for kind in kinds)
     yield f"blocks.{graph.n_layers - 1}.hook_resid_post"
 
@@ -148,57 +154,80 @@ def _scores(
     change = change.clone() if layout(model) == "post" else change
 
     def score(receivers: slice, slope: Tensor, n_senders: int) -> None:
-        reached = change[:n_senders].flatten(1).mT
-        found = at_least_float32(slope).flatten(1) @ at_least_float32(reached)
-        scores[receivers, :n_senders] = found.double().cpu().numpy()
+        reached = at_least_float32(change[:n_senders]).flatten(1)
+        found = reached @ at_least_float32(slope).flatten(1).mT
+        scores[receivers, :n_senders] = found.mT.double().cpu().numpy()
 
-    def pass_on(norm: Any, stream: Tensor, n_senders: int) -> None:
+    def pass_on(block: Any, norm: str, summed: list[str], n_senders: int) -> None:
         if layout(model) == "post":
-            wide = stream.expand_as(change[:n_senders]).contiguous()
-            change[:n_senders] = torch.func.jvp(norm, (wide,), (change[:n_senders],))[1]
+            reached = change[:n_senders]
+            stream = sum(own[hook] for hook in summed).repeat(n_senders, 1, 1, 1)
+            change[:n_senders] = torch.func.jvp(getattr(block, norm), (stream,), (reached,))[1]
 
     blocks: Any = model.blocks
     for nodes, block, layer in zip(graph.layers, blocks, range(graph.n_layers), strict=True):
-        at = f"blocks.{layer}."
-        stream, slope = own[f"{at}hook_resid_pre"], slopes[f"{at}hook_resid_pre"]
-        norm = reading_norm(model, block.ln1)
-        read = [
-            _pulled(norm, stream, torch.einsum("nphe,hde->hnpd", slopes[f"{at}attn.hook_{kind}"],
-                                               read_weights(block, kind, slots.stop - slots.start)[0]))
-            for kind, slots in zip("qkv", nodes[:3], strict=True)
-        ]  # fmt: skip
-        attention = torch.cat(read)
+        at, mlp_out = f"blocks.{layer}.", f"blocks.{layer}.hook_mlp_out"
+        slope, attention = (
+            slopes[f"{at}hook_resid_pre"],
+            _attention(model, nodes, layer, own, slopes),
+        )
         score(slice(nodes.q.start, nodes.v.stop), attention, nodes.heads.start)
         rest = slope - slopes[f"{at}hook_attn_out"] - attention.sum(0)
-        mlp_out = f"{at}hook_mlp_out"
-        if graph.parallel and graph.has_mlps:
-            mlp_norm = getattr(block, "ln2", block.ln1)
-            mlp = _pulled(lambda x: block.mlp(mlp_norm(x)), stream, slopes[mlp_out][None])
-            score(nodes.mlp_in, mlp, nodes.heads.start)
-            rest = rest - mlp[0]
-        _check_rest(rest, slope, layer)
-        pass_on(block.ln1, stream + own[f"{at}hook_attn_out"], nodes.heads.stop)
+        if graph.has_mlps and graph.parallel:
+            mlp = _through_mlp(block, own[f"{at}hook_resid_pre"], slopes[mlp_out])
+            score(nodes.mlp_in, mlp[None], nodes.heads.start)
+            rest = rest - mlp
+        off, eps = rest.abs().max(), max(torch.finfo(slope.dtype).eps, 1e-7)
+        if not off <= eps**0.5 * slope.abs().max():
+            raise ConfigError(f"layer {layer} {_MORE}: the gradient is off by {off:.2g}; {_FOLD}")
+        pass_on(block, "ln1", [f"{at}hook_resid_pre", f"{at}hook_attn_out"], nodes.heads.stop)
         if graph.has_mlps and not graph.parallel:
             middle = f"{at}hook_resid_mid"
             score(nodes.mlp_in, (slopes[middle] - slopes[mlp_out])[None], nodes.heads.stop)
-            pass_on(block.ln2, own[middle] + own[mlp_out], nodes.mlp_out.stop)
+            pass_on(block, "ln2", [middle, mlp_out], nodes.mlp_out.stop)
     last = slopes[f"blocks.{graph.n_layers - 1}.hook_resid_post"]
     score(slice(len(scores) - 1, None), last[None], len(change))
     return scores
 
 
-def _pulled(function: Callable[[Tensor], Tensor], x: Tensor, slopes: Tensor) -> Tensor:
-    """Gradients at what a function returns, each pulled back to x."""
+def _attention(
+    model: HookedTransformer,
+    nodes: Layer,
+    layer: int,
+    own: Mapping[str, Tensor],
+    slopes: Mapping[str, Tensor],
+) -> Float[Tensor, "receiver n pos d_model"]:
+    """Gradients at q, k and v, pulled back through their weights and the LayerNorm before them.
+
+    With gain w, scale s and normalised stream z of d numbers, the Jacobian of a LayerNorm is
+    w / s (1 - 1/d - z z / d), that of an RMS norm has no 1/d.
+    """
+    block: Any = model.blocks[layer]
+    at, kind = f"blocks.{layer}.", model.cfg.normalization_type or ""
+    stream, normed = own[f"{at}hook_resid_pre"], kind in CENTRED
+    if normed:
+        stream = stream - stream.mean(-1, keepdim=True) * CENTRED[kind]
+        stream = stream / own[f"{at}ln1.hook_scale"]
+    pulled = stream.new_empty(nodes.v.stop - nodes.q.start, *stream.shape)
+    for name, slots in zip("qkv", nodes[:3], strict=True):
+        weight, _ = read_weights(block, name, slots.stop - slots.start)
+        slope = slopes[f"{at}attn.hook_{name}"]
+        if normed:
+            weight = weight * getattr(block.ln1, "w", torch.ones(())).to(weight)[..., None]
+            weight = weight - weight.mean(1, keepdim=True) * CENTRED[kind]
+            slope = slope / own[f"{at}ln1.hook_scale"][..., None]
+        here = pulled[slots.start - nodes.q.start : slots.stop - nodes.q.start]
+        torch.bmm(slope.flatten(0, 1).transpose(0, 1), weight.mT, out=here.flatten(1, 2))
+        if normed:
+            along = (torch.einsum("npd,hde->nphe", stream, weight) * slope).mean(-1)
+            along *= slope.shape[-1] / stream.shape[-1]
+            here.addcmul_(along.movedim(-1, 0)[..., None], stream, value=-1)
+    return pulled
+
+
+def _through_mlp(block: Any, stream: Tensor, slope: Tensor) -> Tensor:
+    """The gradient at an MLP's output, pulled back to the stream that it reads."""
     with torch.enable_grad():
-        start = x.detach().requires_grad_()
-        value = function(start)
-        each = [torch.autograd.grad(value, start, slope, retain_graph=True)[0] for slope in slopes]
-    return torch.stack(each)
-
-
-def _check_rest(rest: Tensor, slope: Tensor, layer: int) -> None:
-    """The gradients at a layer's inputs must explain the change of the gradient across them."""
-    off, eps = float(rest.abs().max()), torch.finfo(slope.dtype).eps
-    if not off <= max(eps, 1e-7) ** 0.5 * float(slope.abs().max()):
-        why = f"something else than its queries, keys, values and MLP reads the stream, by {off:.2g}"
-        raise ConfigError(f"in layer {layer} {why}; residual edges do not cover this model")
+        start = stream.requires_grad_()
+        written = block.mlp(getattr(block, "ln2", block.ln1)(start))
+        return torch.autograd.grad(written, start, slope)[0]

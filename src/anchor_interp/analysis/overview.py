@@ -21,7 +21,7 @@ from anchor_interp.analysis.attention import (
     examples_attention,
     sequence_attention,
 )
-from anchor_interp.analysis.circuits import compare_circuit, score_circuit
+from anchor_interp.analysis.circuits import score_circuit
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.development import development_of
 from anchor_interp.analysis.fingerprint import fingerprint_of
@@ -42,6 +42,7 @@ from anchor_interp.analysis.probes import (
     right_answer,
 )
 from anchor_interp.analysis.results import Analysis, ExamplesAnalysis, MechanismAnalysis
+from anchor_interp.analysis.rivals import compare_circuit
 from anchor_interp.analysis.routes import route_scores
 from anchor_interp.analysis.sensitivity import sensitivity
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity

@@ -6,7 +6,7 @@ from typing import Any
 from anchor_interp._util.readable import Readable
 from anchor_interp.analysis import conclusions as say
 from anchor_interp.analysis.attention import AttentionExample, SequenceAttention
-from anchor_interp.analysis.circuits import Circuit, CircuitComparison, CircuitScores
+from anchor_interp.analysis.circuits import Circuit, CircuitScores
 from anchor_interp.analysis.clusters import Clusters
 from anchor_interp.analysis.development import Development
 from anchor_interp.analysis.flow import InformationFlow
@@ -14,6 +14,7 @@ from anchor_interp.analysis.logit_attribution import Attribution
 from anchor_interp.analysis.mask_leakage import MaskLeakage
 from anchor_interp.analysis.mechanism import Fingerprint
 from anchor_interp.analysis.probes import Patched
+from anchor_interp.analysis.rivals import CircuitComparison
 from anchor_interp.analysis.routes import RouteScores
 from anchor_interp.analysis.sensitivity import Sensitivity
 from anchor_interp.analysis.similarity import Similarity

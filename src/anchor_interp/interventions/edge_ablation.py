@@ -1,11 +1,10 @@
 """What a model still answers when sets of its edges, heads or MLPs are ablated.
 
-An ablated attention edge carries nothing (``zero``; the other attention weights stay), its mean over
+An ablated edge carries nothing (``zero``; the other attention weights stay), its mean over
 reference sequences (``mean``), or what it carries in one reference sequence (``resample``); see
 :mod:`anchor_interp.interventions.ablation`. The MLP at a position is ablated like an edge, if
 :data:`Parts` has MLPs: it stands as one more head of its layer, with edges from each position to
-itself. The edges of :mod:`anchor_interp.interventions.residual_edges` are ablated the same way, each
-at every position.
+itself. Residual edges are those of :mod:`anchor_interp.interventions.residual_edges`.
 """
 
 from collections.abc import Callable, Iterator
@@ -130,9 +129,9 @@ class EdgeAblation(Readable):
         self._read = answer_positions(examples, self.tokens.device)
         self._examples, self.roles = examples, examples.names
         self.reachable: Bool[np.ndarray, "*edge"]
-        if parts == "residual edges":
-            graph = ResidualGraph.of(model)
-            self.reachable, self.roles = graph.reachable, graph.names
+        self.graph = ResidualGraph.of(model) if parts == "residual edges" else None
+        if self.graph is not None:
+            self.reachable, self.roles = self.graph.reachable, self.graph.names
             check_graph(model, self.tokens)
         else:
             length, mlps = self.tokens.shape[1], parts != "edges"
@@ -164,9 +163,7 @@ class EdgeAblation(Readable):
         for ablated, means in (("none", self.full), ("every part", self.nothing)):
             yield {"ablated": ablated, **dict(zip(names, means.tolist(), strict=True))}
 
-    def measure(
-        self, ablated: Bool[np.ndarray, "circuit *edge"]
-    ) -> Float[np.ndarray, "3 circuit"]:
+    def measure(self, ablated: Bool[np.ndarray, "circuit *edge"]) -> Float[np.ndarray, "3 circuit"]:
         """Accuracy, logit difference and log-probability with each set of edges ablated.
 
         The logit difference is the answer's logit minus the wrong answer's, if the examples have

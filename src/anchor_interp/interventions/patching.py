@@ -29,7 +29,7 @@ from anchor_interp.interventions.metrics import Metric, measure
 from anchor_interp.interventions.passes import Replacement, replaced_run
 from anchor_interp.interventions.sites import Connection, Site, check_path, check_sites, site_mask
 from anchor_interp.models.forward import answer_positions
-from anchor_interp.models.transformer import HookedTransformer, Inputs, finite_rows
+from anchor_interp.models.transformer import HookedTransformer, Inputs, finite_rows, token_rows
 from anchor_interp.tasks.examples import check_aligned
 from anchor_interp.tasks.sequences import as_examples
 
@@ -241,7 +241,7 @@ class Twins:
     ) -> None:
         checked(direction, Direction, "direction")
         checked(batch_size, int, "batch_size", low=1)
-        rows = [finite_rows(model, each) for each in (clean, corrupted)]
+        rows = [finite_rows(model, clean), token_rows(model, corrupted)]
         self.metric: Metric = checked(metric, Callable, "metric")
         inputs = as_examples(clean), as_examples(corrupted)
         check_aligned(clean=inputs[0], corrupted=inputs[1])

@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,7 +91,7 @@ class ResidualGraph:
         found, read, wrote = [], 0, 1
         for _ in range(self.n_layers):
             ends = np.cumsum([read, *sizes]).tolist()
-            q, k, v, mlp = (slice(*each) for each in zip(ends, ends[1:], strict=False))
+            q, k, v, mlp = (slice(*each) for each in pairwise(ends))
             heads = slice(wrote, wrote + self.n_heads)
             read, wrote = ends[-1], heads.stop + self.has_mlps
             found.append(Layer(q, k, v, mlp, heads, slice(heads.stop, wrote)))
@@ -192,18 +192,24 @@ def sender_outputs(
 
     Raises ConfigError if a layer does more with its heads than add them up.
     """
-    outputs, biases = [seen["blocks.0.hook_resid_pre"][None]], []
-    for layer, block in enumerate(_blocks(model)):
-        at = f"blocks.{layer}."
-        written = torch.einsum("nphe,hed->hnpd", seen[at + "attn.hook_z"], block.attn.W_O)
-        rest = seen[at + "hook_attn_out"] - written.sum(0)
+    stream = seen["blocks.0.hook_resid_pre"]
+    outputs, biases = stream.new_empty(len(graph.senders), *stream.shape), []
+    outputs[0] = stream
+    for nodes, block, layer in zip(
+        graph.layers, _blocks(model), range(graph.n_layers), strict=True
+    ):
+        z, out = (seen[f"blocks.{layer}.{kind}"] for kind in ("attn.hook_z", "hook_attn_out"))
+        here = outputs[nodes.heads]
+        torch.bmm(z.flatten(0, 1).transpose(0, 1), block.attn.W_O, out=here.flatten(1, 2))
+        rest = out - here.sum(0)
         spread = (rest - rest[:1, :1]).abs().max()
-        if spread > _rounding(rest) * written.abs().max().clamp(min=1):
+        if spread > _rounding(rest) * out.abs().max():
             why = f"layer {layer} does more with its heads than add them up, by {spread:.2g}"
             raise ConfigError(f"{why} (a norm after attention?); residual edges need a plain sum")
         biases.append(rest[0, 0])
-        outputs += [written, *[seen[at + "hook_mlp_out"][None]] * graph.has_mlps]
-    return SenderOutputs(torch.cat(outputs), torch.stack(biases))
+        if graph.has_mlps:
+            outputs[nodes.mlp_out] = seen[f"blocks.{layer}.hook_mlp_out"]
+    return SenderOutputs(outputs, torch.stack(biases))
 
 
 def read_weights(block: Any, kind: str, n: int) -> tuple[Tensor, Tensor | float]:

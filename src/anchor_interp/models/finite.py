@@ -51,6 +51,7 @@ def check_weights(model: nn.Module) -> None:
     for name, weight in placed(model):
         if not isinstance(weight, nn.Parameter):  # a mask's buffer holds -inf
             continue
-        if wrong := int((~torch.isfinite(weight)).sum()):
+        if weight.numel() and not torch.stack(weight.aminmax()).isfinite().all():
+            wrong = int((~torch.isfinite(weight)).sum())
             text = f"{name} holds {wrong:,} of {weight.numel():,} values that are not finite"
             raise ConfigError(f"{text}; restore the file, or take an earlier checkpoint (Run.at)")

@@ -16,10 +16,11 @@ from anchor_interp.pages.style import CHOSEN, INK, NEITHER, REFERENCE, panel
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from anchor_interp.analysis.circuits import Circuit, CircuitComparison
+    from anchor_interp.analysis.circuits import Circuit
     from anchor_interp.analysis.clusters import Clusters
     from anchor_interp.analysis.development import Development
     from anchor_interp.analysis.flow import InformationFlow
+    from anchor_interp.analysis.rivals import CircuitComparison
     from anchor_interp.analysis.routes import RouteScores
     from anchor_interp.analysis.similarity import Similarity
     from anchor_interp.interventions.patching import PatchResult
