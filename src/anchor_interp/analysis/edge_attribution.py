@@ -160,9 +160,8 @@ def _scores(
 
     def pass_on(block: Any, norm: str, summed: list[str], n_senders: int) -> None:
         if layout(model) == "post":
-            reached = change[:n_senders]
-            stream = sum(own[hook] for hook in summed).repeat(n_senders, 1, 1, 1)
-            change[:n_senders] = torch.func.jvp(getattr(block, norm), (stream,), (reached,))[1]
+            stream = own[summed[0]] + own[summed[1]]
+            change[:n_senders] = _through_norm(getattr(block, norm), stream, change[:n_senders])
 
     blocks: Any = model.blocks
     for nodes, block, layer in zip(graph.layers, blocks, range(graph.n_layers), strict=True):
@@ -223,6 +222,14 @@ def _attention(
             along *= slope.shape[-1] / stream.shape[-1]
             here.addcmul_(along.movedim(-1, 0)[..., None], stream, value=-1)
     return pulled
+
+
+def _through_norm(norm: Any, stream: Tensor, change: Tensor) -> Tensor:
+    """What a small change of a stream is after its LayerNorm, whose Jacobian is above."""
+    stream = stream - stream.mean(-1, keepdim=True)
+    scale = (stream.pow(2).mean(-1, keepdim=True) + norm.eps).sqrt()
+    stream, change = stream / scale, change - change.mean(-1, keepdim=True)
+    return (change - stream * (change * stream).mean(-1, keepdim=True)) / scale * norm.w
 
 
 def _through_mlp(block: Any, stream: Tensor, slope: Tensor) -> Tensor:

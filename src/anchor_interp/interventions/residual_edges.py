@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp.interventions.hooks import Edit, activations, hooked
 from anchor_interp.models.forward import answer_logits
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal, layout
@@ -287,9 +287,19 @@ class _Streams:
         return edit
 
     def _mlp(self, block: Any, nodes: Layer) -> Edit:
-        def edit(_: Tensor) -> Tensor:
-            norm = reading_norm(self.model, getattr(block, "ln2", block.ln1))
-            written: Tensor = block.mlp(norm(self.value[:, nodes.mlp_in.start]).contiguous())
+        norm = reading_norm(self.model, getattr(block, "ln2", block.ln1))
+        inside = False  # a bridge's hook fires within its MLP: then it is this call's
+
+        def edit(written: Tensor) -> Tensor:
+            nonlocal inside
+            if inside:
+                return written
+            inside, read = True, norm(self.value[:, nodes.mlp_in.start]).contiguous()
+            with raising(
+                ConfigError, "an MLP of this bridge runs only in its block: ", of=RuntimeError
+            ):
+                written = block.mlp(read)
+            inside = False
             self._write(written[None], nodes.mlp_out, nodes.mlp_in.stop)
             self._norm(block, "ln2", nodes.mlp_in.stop)
             return written
