@@ -66,8 +66,7 @@ class EdgeAttribution(Readable):
     def circuit(self, n: int) -> Circuit:
         """The n edges whose scores are largest in size and that are connected to the logits.
 
-        From the logits on, always the best edge into a node of the circuit, which its sender then
-        joins (Hanna et al. 2024, section 3). So a smaller circuit is part of a larger one. Raises
+        A smaller circuit is part of a larger one, see :meth:`ResidualGraph.best`. Raises
         ConfigError if there are fewer edges.
         """
         checked(n, int, "n", low=1, high=int(self.graph.reachable.sum()))
@@ -95,9 +94,7 @@ def edge_attribution(
 ) -> EdgeAttribution:
     """Score every residual edge by the estimated change of the mean metric if it is cut.
 
-    All examples share a forward pass. One step costs a forward pass of the corrupted examples, and
-    one of the clean ones with its gradient; each further step a forward pass with its gradient.
-    Nothing has to be folded or split in the model.
+    A step is a forward pass of all clean examples with its gradient; the corrupted ones take one.
 
     Raises:
         ConfigError: as :func:`anchor_interp.interventions.patching.patch`; a metric without a
@@ -112,9 +109,7 @@ def edge_attribution(
     given: dict[str, Tensor] = {}
     with torch.no_grad(), hooked(model, recording(outputs, given)):
         donor = measure(metric, logits_at(model, twins.donors, twins.at))
-    hooks = [
-        *dict.fromkeys([*outputs, *_read_hooks(graph, model.cfg.normalization_type in CENTRED)])
-    ]
+    hooks = [*dict.fromkeys([*outputs, *_read_hooks(model, graph)])]
     total = np.zeros(graph.reachable.shape)
     for share in np.arange(steps) / steps:
         base, own, slopes = gradients(twins, hooks, given[_START], float(share), _START)
@@ -132,11 +127,11 @@ def edge_attribution(
     return EdgeAttribution(graph, total, steps, *means)
 
 
-def _read_hooks(graph: ResidualGraph, normed: bool) -> Iterator[str]:
+def _read_hooks(model: HookedTransformer, graph: ResidualGraph) -> Iterator[str]:
     """Hooks at which :func:`_scores` needs the gradient, besides those of the outputs."""
     kinds = ["hook_resid_pre", *(f"attn.hook_{kind}" for kind in "qkv")]
-    kinds += ["hook_resid_mid"] * (graph.has_mlps and not graph.parallel)
-    kinds += ["ln1.hook_scale"] * normed
+    kinds += ["hook_resid_mid"] * (graph.n_mlps and not graph.parallel)
+    kinds += ["ln1.hook_scale"] * (model.cfg.normalization_type in CENTRED)
     yield from (f"blocks.{layer}.{kind}" for layer in range(graph.n_layers) for kind in kinds)
     yield f"blocks.{graph.n_layers - 1}.hook_resid_post"
 
@@ -166,13 +161,11 @@ def _scores(
     blocks: Any = model.blocks
     for nodes, block, layer in zip(graph.layers, blocks, range(graph.n_layers), strict=True):
         at, mlp_out = f"blocks.{layer}.", f"blocks.{layer}.hook_mlp_out"
-        slope, attention = (
-            slopes[f"{at}hook_resid_pre"],
-            _attention(model, nodes, layer, own, slopes),
-        )
+        slope = slopes[f"{at}hook_resid_pre"]
+        attention = _attention(model, nodes, layer, own, slopes)
         score(slice(nodes.q.start, nodes.v.stop), attention, nodes.heads.start)
         rest = slope - slopes[f"{at}hook_attn_out"] - attention.sum(0)
-        if graph.has_mlps and graph.parallel:
+        if graph.n_mlps and graph.parallel:
             mlp = _through_mlp(block, own[f"{at}hook_resid_pre"], slopes[mlp_out])
             score(nodes.mlp_in, mlp[None], nodes.heads.start)
             rest = rest - mlp
@@ -180,7 +173,7 @@ def _scores(
         if not off <= eps**0.5 * slope.abs().max():
             raise ConfigError(f"layer {layer} {_MORE}: the gradient is off by {off:.2g}; {_FOLD}")
         pass_on(block, "ln1", [f"{at}hook_resid_pre", f"{at}hook_attn_out"], nodes.heads.stop)
-        if graph.has_mlps and not graph.parallel:
+        if graph.n_mlps and not graph.parallel:
             middle = f"{at}hook_resid_mid"
             score(nodes.mlp_in, (slopes[middle] - slopes[mlp_out])[None], nodes.heads.stop)
             pass_on(block, "ln2", [middle, mlp_out], nodes.mlp_out.stop)
@@ -209,7 +202,7 @@ def _attention(
         stream = stream / own[f"{at}ln1.hook_scale"]
     pulled = stream.new_empty(nodes.v.stop - nodes.q.start, *stream.shape)
     for name, slots in zip("qkv", nodes[:3], strict=True):
-        weight, _ = read_weights(block, name, slots.stop - slots.start)
+        weight, _ = read_weights(block, name, slots)
         slope = slopes[f"{at}attn.hook_{name}"]
         if normed:
             weight = weight * getattr(block.ln1, "w", torch.ones(())).to(weight)[..., None]

@@ -89,7 +89,7 @@ def patched(subject: Subject, contrast: Perturbation) -> Patched:
 
 
 def attributed_edges(subject: Subject) -> AttributedEdges:
-    """What tells sequences from others with the key at the same position, to the model's answers."""
+    """What makes the model answer sequences otherwise than others of the same key position."""
     model, task, seed = subject.model, subject.anchor_task, subject.seed
     drawn = [
         aligned_sequences(task, probe_position(task), MOST, seed=seed + i).examples()

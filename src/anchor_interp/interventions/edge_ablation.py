@@ -97,9 +97,8 @@ class EdgeAblation(Readable):
             and over; a single sequence from each reference in turn. If None, the references are
             the sequences themselves, each resampled from the next one in an order drawn from
             ``seed``.
-        parts: what is ablated besides edges, or in place of single ones. Residual edges have no
-            positions: with references, which then lie row by row where the sequences do, or
-            ``zero``, the positions may differ from row to row.
+        parts: what is ablated besides edges, or in place of single ones. Residual edges are
+            resampled alone; references of theirs lie where their sequences do, row by row.
 
     Raises:
         ConfigError: sequences, references or answers that do not fit, or a model that is damaged
@@ -119,9 +118,10 @@ class EdgeAblation(Readable):
         self.ablation: Ablation = checked(ablation, Ablation, "ablation")
         self.parts: Parts = checked(parts, Parts, "parts")
         checked(seed, int, "seed", low=0)
-        self._by_row = self.parts == "residual edges" and (
-            ablation == "zero" or (ablation == "resample" and references is not None)
-        )
+        residual = self.parts == "residual edges"
+        if residual:
+            checked(ablation, Literal["resample"], "the ablation of residual edges")
+        self._by_row = residual and references is not None
         examples = as_examples(sequences) if self._by_row else _aligned(sequences)
         self.model = model
         self.tokens = finite_rows(model, examples)
@@ -129,7 +129,7 @@ class EdgeAblation(Readable):
         self._read = answer_positions(examples, self.tokens.device)
         self._examples, self.roles = examples, examples.names
         self.reachable: Bool[np.ndarray, "*edge"]
-        self.graph = ResidualGraph.of(model) if parts == "residual edges" else None
+        self.graph = ResidualGraph.of(model) if residual else None
         if self.graph is not None:
             self.reachable, self.roles = self.graph.reachable, self.graph.names
             check_graph(model, self.tokens)
@@ -232,7 +232,7 @@ class EdgeAblation(Readable):
         each = np.arange(n)
         if self.ablation == "zero":
             checked(references, type(None), "the references of zero ablation")
-            return own.zero() if isinstance(own, SenderOutputs) else None, (each, each)
+            return None, (each, each)
         if references is None:
             if n < 2:
                 raise ConfigError(f"{self.ablation} ablation of one sequence needs references")
@@ -243,15 +243,16 @@ class EdgeAblation(Readable):
             donors = as_examples(references) if self._by_row else _aligned(references)
             if self._by_row:
                 check_aligned(sequences=self._examples, references=donors)
-            names, own_names = donors.names, self._examples.names
-            plain = self._by_row or (not donors.places and len(names) == len(own_names))
-            if names != own_names and not plain:
-                there, here = ", ".join(names), ", ".join(own_names)
+            plain = self._by_row or (not donors.places and len(donors.names) == len(self.roles))
+            if donors.names != self.roles and not plain:
+                there, here = ", ".join(donors.names), ", ".join(self.roles)
                 raise ConfigError(f"the references have the positions {there}; expected {here}")
             outputs = self._outputs(donors)
             around = np.arange(max(n, len(donors)))
             pairs = around % n, around % len(donors)
-        return (outputs, pairs) if self.ablation == "resample" else (outputs.mean(), (each, each))
+        if isinstance(outputs, SenderOutputs) or self.ablation == "resample":
+            return outputs, pairs
+        return outputs.mean(), (each, each)
 
 
 @torch.no_grad()

@@ -2,17 +2,16 @@
 
 A *sender* adds to the residual stream: the embedding (the stream before layer 0), a head, an MLP. A
 *receiver* reads it: the queries of a head, the keys or values of a head or of a group of heads, an
-MLP, the logits. An edge is all that a receiver gets of a sender, at every position. A cut edge
-carries what the sender wrote in a reference run, so each receiver has a stream of its own; the
-LayerNorms on its way are computed anew, in post-LayerNorm models those between the blocks too.
-Nothing needs to be folded into the weights. Nodes as in Syed et al. 2023 (arXiv:2310.10348).
+MLP, the logits. An edge is all that a receiver gets of a sender, at every position (Syed et al.
+2023). A cut edge carries what the sender wrote in a reference run. So each receiver has a stream of
+its own, whose LayerNorms are computed anew; nothing needs to be folded into the weights.
 """
 
 import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +30,7 @@ _MOST = 1 << 27  # numbers in the streams of one forward pass
 
 
 class Layer(NamedTuple):
-    """The receivers and senders of a layer, as slices."""
+    """Which receivers (four slices) and which senders belong to a layer."""
 
     q: slice
     k: slice
@@ -39,6 +38,8 @@ class Layer(NamedTuple):
     mlp_in: slice
     heads: slice
     mlp_out: slice
+    gets_heads: int
+    """The first receiver of what its heads write; those after it get that too."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class ResidualGraph:
     n_heads: int
     n_groups: int
     """Keys and values of a layer: groups of heads, or as many as heads."""
-    has_mlps: bool
+    n_mlps: int
+    """1, or 0 in attention-only models."""
     parallel: bool
     """Whether a layer's MLP reads the stream before its attention."""
 
@@ -61,50 +63,40 @@ class ResidualGraph:
         apart = getattr(cfg, "ungroup_grouped_query_attention", False)
         n_groups = (None if apart else cfg.n_key_value_heads) or cfg.n_heads
         parallel = bool(getattr(cfg, "parallel_attn_mlp", False))
-        return cls(cfg.n_layers, cfg.n_heads, n_groups, not cfg.attn_only, parallel)
+        return cls(cfg.n_layers, cfg.n_heads, n_groups, int(not cfg.attn_only), parallel)
 
     @cached_property
     def senders(self) -> tuple[str, ...]:
         """Their names: ``embedding``, ``L0H0``, ``L0 MLP``."""
-        layers = (
-            [*(f"L{layer}H{h}" for h in range(self.n_heads)), *[f"L{layer} MLP"] * self.has_mlps]
-            for layer in range(self.n_layers)
-        )
-        return ("embedding", *chain(*layers))
+        nodes = [*(f"H{head}" for head in range(self.n_heads)), *[" MLP"] * self.n_mlps]
+        return "embedding", *(f"L{at}{node}" for at in range(self.n_layers) for node in nodes)
 
     @cached_property
     def receivers(self) -> tuple[str, ...]:
         """Their names: ``L0H0 q``, ``L0H0 k`` (or ``L0 group 0 k``), ``L0 MLP``, ``logits``."""
         shared = "H" if self.n_groups == self.n_heads else " group "
-        layers = (
-            [*(f"L{layer}H{h} q" for h in range(self.n_heads)),
-             *(f"L{layer}{shared}{g} {kind}" for kind in "kv" for g in range(self.n_groups)),
-             *[f"L{layer} MLP"] * self.has_mlps]
-            for layer in range(self.n_layers)
-        )  # fmt: skip
-        return (*chain(*layers), "logits")
-
-    @cached_property
-    def layers(self) -> tuple[Layer, ...]:
-        """Where the nodes of every layer stand."""
-        sizes = (self.n_heads, self.n_groups, self.n_groups, int(self.has_mlps))
-        found, read, wrote = [], 0, 1
-        for _ in range(self.n_layers):
-            ends = np.cumsum([read, *sizes]).tolist()
-            q, k, v, mlp = (slice(*each) for each in pairwise(ends))
-            heads = slice(wrote, wrote + self.n_heads)
-            read, wrote = ends[-1], heads.stop + self.has_mlps
-            found.append(Layer(q, k, v, mlp, heads, slice(heads.stop, wrote)))
-        return tuple(found)
+        nodes = [f"H{head} q" for head in range(self.n_heads)]
+        nodes += [f"{shared}{group} {kind}" for kind in "kv" for group in range(self.n_groups)]
+        nodes += [" MLP"] * self.n_mlps
+        return *(f"L{at}{node}" for at in range(self.n_layers) for node in nodes), "logits"
 
     @property
     def names(self) -> tuple[str, ...]:
         """Receivers, then senders."""
         return *self.receivers, *self.senders
 
-    def first(self, layer: Layer) -> int:
-        """The first receiver of what the layer's heads write; those after it get it too."""
-        return layer.mlp_in.stop if self.parallel else layer.mlp_in.start
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """Where the nodes of every layer stand."""
+        sizes = (self.n_heads, self.n_groups, self.n_groups, self.n_mlps)
+        found, read, wrote = [], 0, 1
+        for _ in range(self.n_layers):
+            ends = np.cumsum([read, *sizes]).tolist()
+            out = np.cumsum([wrote, self.n_heads, self.n_mlps]).tolist()
+            slices = [slice(*each) for each in (*pairwise(ends), *pairwise(out))]
+            found.append(Layer(*slices, ends[-1] if self.parallel else ends[-2]))
+            read, wrote = ends[-1], out[-1]
+        return tuple(found)
 
     @cached_property
     def reachable(self) -> Bool[np.ndarray, "receiver sender"]:
@@ -112,7 +104,7 @@ class ResidualGraph:
         edges = np.zeros((len(self.receivers), len(self.senders)), np.bool_)
         edges[:, 0] = True
         for layer in self.layers:
-            edges[self.first(layer) :, layer.heads] = True
+            edges[layer.gets_heads :, layer.heads] = True
             edges[layer.mlp_in.stop :, layer.mlp_out] = True
         return edges
 
@@ -121,37 +113,26 @@ class ResidualGraph:
     ) -> Bool[np.ndarray, "receiver sender"]:
         """The n edges of the largest scores that are connected to the logits.
 
-        From the logits on, always the best edge whose receiver belongs to a node in the circuit,
-        which its sender then joins (the greedy search of Hanna et al. 2024, section 3).
+        From the logits on, always the best edge into a node of the circuit, which its sender then
+        joins (the greedy search of Hanna et al. 2024).
         """
         edges = np.zeros_like(self.reachable)
-        open_edges: list[tuple[float, int, int]] = []
-        joined = set[int]()
-
-        def join(receivers: list[int]) -> None:
-            for receiver in receivers:
-                for sender in np.flatnonzero(self.reachable[receiver]).tolist():
-                    heapq.heappush(open_edges, (-scores[receiver, sender], receiver, sender))
-
-        join([len(edges) - 1])
-        for _ in range(n):
-            _, receiver, sender = heapq.heappop(open_edges)
-            edges[receiver, sender] = True
-            if sender not in joined:
-                joined.add(sender)
-                join(self._inputs(sender))
-        return edges
-
-    def _inputs(self, sender: int) -> list[int]:
-        """The receivers of a sender's own node."""
+        inputs: dict[int, list[int]] = {0: []}  # of a sender's own node
         for layer in self.layers:
-            if sender in range(layer.heads.start, layer.heads.stop):
-                head = sender - layer.heads.start
+            for head in range(self.n_heads):
                 group = head * self.n_groups // self.n_heads
-                return [layer.q.start + head, layer.k.start + group, layer.v.start + group]
-            if layer.mlp_out.start == sender < layer.mlp_out.stop:
-                return [layer.mlp_in.start]
-        return []
+                own = [layer.q.start + head, layer.k.start + group, layer.v.start + group]
+                inputs[layer.heads.start + head] = own
+            inputs[layer.mlp_out.start] = [layer.mlp_in.start]  # unless the next layer's head
+        into, candidates = [len(edges) - 1], list[tuple[float, int, int]]()
+        for _ in range(n):
+            for receiver in into:
+                for sender in np.flatnonzero(self.reachable[receiver]).tolist():
+                    heapq.heappush(candidates, (-scores[receiver, sender], receiver, sender))
+            _, receiver, sender = heapq.heappop(candidates)
+            edges[receiver, sender] = True
+            into = inputs.pop(sender, [])
+        return edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,25 +142,14 @@ class SenderOutputs:
     written: Float[Tensor, "sender n pos d_model"]
     biases: Float[Tensor, "layer d_model"]
 
-    def __len__(self) -> int:
-        return self.written.shape[1]
-
     def rows(self, index: Int64[Tensor, " n"]) -> "SenderOutputs":
-        """The same in some of the sequences; a single one stands for all."""
-        return SenderOutputs(self.written[:, index if len(self) > 1 else index * 0], self.biases)
-
-    def mean(self) -> "SenderOutputs":
-        """The mean over the sequences."""
-        return SenderOutputs(self.written.mean(1, keepdim=True), self.biases)
-
-    def zero(self) -> "SenderOutputs":
-        """Nothing."""
-        return SenderOutputs(torch.zeros_like(self.written[:, :1]), self.biases)
+        """The same in some of the sequences."""
+        return SenderOutputs(self.written[:, index], self.biases)
 
 
 def output_hooks(graph: ResidualGraph) -> list[str]:
     """The hooks that :func:`sender_outputs` needs."""
-    kinds = ["attn.hook_z", "hook_attn_out"] + ["hook_mlp_out"] * graph.has_mlps
+    kinds = ["attn.hook_z", "hook_attn_out"] + ["hook_mlp_out"] * graph.n_mlps
     layers = [f"blocks.{layer}.{kind}" for layer in range(graph.n_layers) for kind in kinds]
     return ["blocks.0.hook_resid_pre", *layers]
 
@@ -192,12 +162,10 @@ def sender_outputs(
 
     Raises ConfigError if a layer does more with its heads than add them up.
     """
-    stream = seen["blocks.0.hook_resid_pre"]
+    stream, blocks = seen["blocks.0.hook_resid_pre"], _blocks(model)
     outputs, biases = stream.new_empty(len(graph.senders), *stream.shape), []
     outputs[0] = stream
-    for nodes, block, layer in zip(
-        graph.layers, _blocks(model), range(graph.n_layers), strict=True
-    ):
+    for layer, (nodes, block) in enumerate(zip(graph.layers, blocks, strict=True)):
         z, out = (seen[f"blocks.{layer}.{kind}"] for kind in ("attn.hook_z", "hook_attn_out"))
         here = outputs[nodes.heads]
         torch.bmm(z.flatten(0, 1).transpose(0, 1), block.attn.W_O, out=here.flatten(1, 2))
@@ -207,21 +175,22 @@ def sender_outputs(
             why = f"layer {layer} does more with its heads than add them up, by {spread:.2g}"
             raise ConfigError(f"{why} (a norm after attention?); residual edges need a plain sum")
         biases.append(rest[0, 0])
-        if graph.has_mlps:
+        if graph.n_mlps:
             outputs[nodes.mlp_out] = seen[f"blocks.{layer}.hook_mlp_out"]
     return SenderOutputs(outputs, torch.stack(biases))
 
 
-def read_weights(block: Any, kind: str, n: int) -> tuple[Tensor, Tensor | float]:
-    """The n matrices [n, d_model, d_head] and biases of a layer's q, k or v."""
+def recorded_outputs(model: HookedTransformer, tokens: Inputs) -> SenderOutputs:
+    """:func:`sender_outputs` of an unedited run; hooks attached to the model act."""
+    graph = ResidualGraph.of(model)
+    return sender_outputs(model, graph, activations(model, tokens, output_hooks(graph)))
+
+
+def read_weights(block: Any, kind: str, slots: slice) -> tuple[Tensor, Tensor | float]:
+    """Matrices [slot, d_model, d_head] and biases of a layer's q, k or v, once a group."""
     weight, bias = (getattr(block.attn, f"{name}_{kind.upper()}", None) for name in "Wb")
-    once = [None if each is None else each[:: len(each) // n] for each in (weight, bias)]
-    return once[0], 0.0 if once[1] is None else once[1]
-
-
-def reading_norm(model: HookedTransformer, norm: Any) -> Callable[[Tensor], Tensor]:
-    """What the stream passes before a block reads it: its LayerNorm, in post models nothing."""
-    return norm if layout(model) == "pre" else lambda stream: stream
+    every = len(weight) // (slots.stop - slots.start)
+    return weight[::every], 0.0 if bias is None else bias[::every]
 
 
 class _Streams:
@@ -230,87 +199,74 @@ class _Streams:
     def __init__(
         self,
         model: HookedTransformer,
-        graph: ResidualGraph,
         kept: Bool[Tensor, "n receiver sender"],
         reference: SenderOutputs,
     ) -> None:
-        self.model, self.graph, self.kept, self.reference = model, graph, kept, reference
-        _, n, pos, d = reference.written.shape
+        graph, (_, n, pos, d) = ResidualGraph.of(model), reference.written.shape
+        self.kept, self.reference, self.post = kept, reference, layout(model) == "post"
         self.value = reference.written.new_zeros(n, kept.shape[1], pos, d)
         self.edits: dict[str, Edit] = {"blocks.0.hook_resid_pre": self._embed}
-        for layer, block in enumerate(_blocks(model)):
-            at, nodes = f"blocks.{layer}.", graph.layers[layer]
-            self.edits |= {
-                f"{at}attn.hook_{kind}": self._reads(block, kind, receivers)
-                for kind, receivers in zip("qkv", nodes[:3], strict=True)
-            }
-            self.edits[f"{at}attn.hook_z"] = self._attention(block, layer)
-            if graph.has_mlps:
+        for layer, (block, nodes) in enumerate(zip(_blocks(model), graph.layers, strict=True)):
+            at = f"blocks.{layer}."
+            for kind, slots in zip("qkv", nodes[:3], strict=True):
+                self.edits[f"{at}attn.hook_{kind}"] = self._reads(block, kind, slots)
+            self.edits[f"{at}attn.hook_z"] = self._heads(block, nodes, reference.biases[layer])
+            if graph.n_mlps:
                 self.edits[f"{at}hook_mlp_out"] = self._mlp(block, nodes)
         self.edits[f"blocks.{graph.n_layers - 1}.hook_resid_post"] = lambda _: self.value[:, -1]
 
     def _write(self, own: Tensor, senders: slice, first: int) -> None:
+        """To all receivers from the first on."""
         reference = self.reference.written[senders]
         keeps = self.kept[:, first:, senders].to(own)
-        self.value[:, first:] += torch.einsum("nrs,snpd->nrpd", keeps, own - reference)
-        self.value[:, first:] += reference.sum(0)[:, None]
+        change = torch.einsum("nrs,snpd->nrpd", keeps, own - reference)
+        self.value[:, first:] += change + reference.sum(0)[:, None]
 
-    def _norm(self, block: Any, name: str, first: int) -> None:
-        if layout(self.model) == "post":
-            self.value[:, first:] = getattr(block, name)(self.value[:, first:])
+    def _read(self, norm: Any, receivers: slice) -> Tensor:
+        stream = self.value[:, receivers]
+        return stream if self.post else norm(stream)
 
     def _embed(self, stream: Tensor) -> Tensor:
         self._write(stream[None], slice(0, 1), 0)
         return stream
 
-    def _reads(self, block: Any, kind: str, receivers: slice) -> Edit:
-        weight, bias = read_weights(block, kind, receivers.stop - receivers.start)
-        norm = reading_norm(self.model, block.ln1)
+    def _reads(self, block: Any, kind: str, slots: slice) -> Edit:
+        weight, bias = read_weights(block, kind, slots)
+        read = "nhpd,hde->nphe"
+        return lambda _: torch.einsum(read, self._read(block.ln1, slots), weight) + bias
 
-        def edit(_: Tensor) -> Tensor:
-            read = norm(self.value[:, receivers])
-            return torch.einsum("nhpd,hde->nphe", read, weight) + bias
-
-        return edit
-
-    def _attention(self, block: Any, layer: int) -> Edit:
-        nodes = self.graph.layers[layer]
-        first = self.graph.first(nodes)
+    def _heads(self, block: Any, nodes: Layer, bias: Tensor) -> Edit:
+        first = nodes.gets_heads
 
         def edit(z: Tensor) -> Tensor:
             written = torch.einsum("nphe,hed->hnpd", z, block.attn.W_O)
             self._write(written, nodes.heads, first)
-            self.value[:, first:] += self.reference.biases[layer]
-            self._norm(block, "ln1", first)
+            self.value[:, first:] += bias
+            if self.post:
+                self.value[:, first:] = block.ln1(self.value[:, first:])
             return z
 
         return edit
 
     def _mlp(self, block: Any, nodes: Layer) -> Edit:
-        norm = reading_norm(self.model, getattr(block, "ln2", block.ln1))
-        inside = False  # a bridge's hook fires within its MLP: then it is this call's
+        first, inside = nodes.mlp_in.stop, False
+        norm = getattr(block, "ln2", block.ln1)
 
         def edit(written: Tensor) -> Tensor:
             nonlocal inside
-            if inside:
+            if inside:  # a bridge's hook fires within its MLP: this is the call below
                 return written
-            inside, read = True, norm(self.value[:, nodes.mlp_in.start]).contiguous()
-            with raising(
-                ConfigError, "an MLP of this bridge runs only in its block: ", of=RuntimeError
-            ):
+            inside, read = True, self._read(norm, nodes.mlp_in)[:, 0].contiguous()
+            why = "an MLP of this bridge runs only in its block: "
+            with raising(ConfigError, why, of=RuntimeError):
                 written = block.mlp(read)
             inside = False
-            self._write(written[None], nodes.mlp_out, nodes.mlp_in.stop)
-            self._norm(block, "ln2", nodes.mlp_in.stop)
+            self._write(written[None], nodes.mlp_out, first)
+            if self.post:
+                self.value[:, first:] = norm(self.value[:, first:])
             return written
 
         return edit
-
-
-def recorded_outputs(model: HookedTransformer, tokens: Inputs) -> SenderOutputs:
-    """:func:`sender_outputs` of an unedited run; hooks attached to the model act."""
-    graph = ResidualGraph.of(model)
-    return sender_outputs(model, graph, activations(model, tokens, output_hooks(graph)))
 
 
 @torch.no_grad()
@@ -328,16 +284,12 @@ def run_kept(
 
     As :func:`anchor_interp.interventions.edge_ablation.run_ablated`, given what is kept.
     """
-    graph = ResidualGraph.of(model)
     sequence, other = (torch.from_numpy(index).to(tokens.device) for index in pairs)
-    n = len(sequence)
     size = max(1, _MOST // (kept.shape[1] * reference.written[0, 0].numel()))
-    parts = []
-    for chunk in torch.split(torch.arange(len(kept) * n), size):
-        circuit, pair = (chunk // n).to(kept.device), (chunk % n).to(tokens.device)
-        rows = sequence[pair]
-        streams = _Streams(model, graph, kept[circuit], reference.rows(other[pair]))
-        with hooked(model, streams.edits):
+    n, parts = len(sequence), []
+    for chunk in torch.split(torch.arange(len(kept) * n, device=tokens.device), size):
+        rows, donors = sequence[chunk % n], reference.rows(other[chunk % n])
+        with hooked(model, _Streams(model, kept[chunk // n], donors).edits):
             logits = answer_logits(model, tokens[rows], None if at is None else at[rows])
         parts.append(score(logits.double(), rows).double().cpu())
     return torch.cat(parts).view(len(kept), n, -1).numpy()
@@ -347,18 +299,17 @@ def run_kept(
 def check_graph(model: HookedTransformer, rows: Int64[Tensor, "n pos"]) -> None:
     """ConfigError if a model is more than its residual graph.
 
-    With every edge the first two sequences keep their logits; without those from the embedding
-    they get each other's.
+    With every edge two sequences keep their logits; without those from the embedding they get each
+    other's.
     """
-    graph, rows = ResidualGraph.of(model), torch.cat([rows[:1], rows[-1:].roll(1, 1)])
-    kept = torch.from_numpy(np.stack([graph.reachable, graph.reachable])).to(rows.device)
+    rows = torch.cat([rows[:1], rows[-1:].roll(1, 1)])
+    kept = torch.from_numpy(ResidualGraph.of(model).reachable).to(rows.device).repeat(2, 1, 1)
     kept[1, :, 0] = False
-    own = answer_logits(model, rows, None).double()
-    order = np.arange(2), np.array([1, 0])
-    reference = recorded_outputs(model, rows)
-    found = run_kept(model, rows, kept, order, reference, lambda logits, _: logits)
-    off = np.abs(found - torch.stack([own, own.flip(0)]).cpu().numpy()).max()
-    if not off <= _rounding(answer_logits(model, rows[:1], None)) * max(float(own.abs().max()), 1):
+    own, order = answer_logits(model, rows, None).cpu(), np.arange(2)
+    pairs, reference = (order, order[::-1].copy()), recorded_outputs(model, rows)
+    found = run_kept(model, rows, kept, pairs, reference, lambda logits, _: logits)
+    off = np.abs(found - torch.stack([own, own.flip(0)]).double().numpy()).max()
+    if not off <= _rounding(own) * max(float(own.abs().max()), 1):
         why = f"runs with all edges and with none from the embedding miss their logits by {off:.2g}"
         raise ConfigError(f"the model, or a hook attached to it, is more than its graph: {why}")
 

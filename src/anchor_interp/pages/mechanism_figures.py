@@ -31,7 +31,11 @@ if TYPE_CHECKING:
 
 
 _ROLE_NAMES = {"key": "key", "first": "a1", "second": "a2", "last": "last"}
-_READ_COLOURS = {"q": "#E69F00", "k": "#009E73", "v": "#0072B2", "rest": "#999999"}
+_READ = {
+    "q": (-0.3, "#E69F00"), "k": (-0.15, "#009E73"), "v": (0, "#0072B2"),
+    "MLP, logits": (0.12, "#999999"),
+}  # fmt: skip
+"""How a residual edge bends, and its colour, by what reads it."""
 _ROLE_COLOURS = {"key": "#F0E442", "first": "#56B4E9", "second": "#009E73", "last": "#CC79A7"}
 
 
@@ -206,13 +210,13 @@ def edge_curve(curve: "CircuitCurve") -> "Figure":
     with panel(4.0, 3.2) as (figure, axes):
         for name, marker, ink in (("accuracy", "o", CHOSEN), ("logit_difference", "s", REFERENCE)):
             random = getattr(curve, f"random_{name}")
-            axes.plot(curve.sizes, getattr(curve, name), f"{marker}-", color=ink, ms=5,
-                      label=name.replace("_", " "))  # fmt: skip
-            axes.fill_between(curve.sizes, random.min(1), random.max(1), color=ink, alpha=0.2,
-                              linewidth=0, label="random")  # fmt: skip
+            label, ends = name.replace("_", " "), (random.min(1), random.max(1))
+            axes.plot(curve.sizes, getattr(curve, name), marker=marker, color=ink, label=label)
+            axes.fill_between(curve.sizes, *ends, color=ink, alpha=0.2, lw=0, label="random")
         axes.axhline(1, color=INK, linewidth=0.8, linestyle=":")
         axes.set(xlabel="residual edges", ylabel="faithfulness", xscale="log", ylim=(-0.55, 1.55))
         style.plain_ticks(axes.xaxis)
+        axes.xaxis.set_major_formatter("{x:.0f}")
         axes.grid(alpha=0.25)
         style.legend_above(axes, columns=2)
     return figure
@@ -222,32 +226,32 @@ def edge_graph(attribution: "EdgeAttribution", circuit: "Circuit") -> "Figure":
     """A circuit of residual edges, upwards; a line is wider the larger the size of its score."""
     graph, scores = attribution.graph, np.abs(attribution.scores)
     across = np.linspace(-1.5, 0.3, graph.n_heads) if graph.n_heads > 1 else np.array([-0.6])
-    sent, read = {0: (0.0, 0.0)}, {len(scores) - 1: (0.0, 2.0 * graph.n_layers + 1, "rest")}
+    top = (0.0, 2.0 * graph.n_layers + 1)
+    sent, read = {0: (0.0, 0.0)}, {len(scores) - 1: (*top, "MLP, logits")}
     for layer, nodes in enumerate(graph.layers):
-        y = 2.0 * layer + 1
+        y, mlp = 2.0 * layer + 1, (1.0, 2.0 * layer + 1.8)
         sent |= {nodes.heads.start + i: (x, y) for i, x in enumerate(across)}
-        sent |= dict.fromkeys(range(nodes.mlp_out.start, nodes.mlp_out.stop), (1.0, y + 0.8))
         for kind, slots in zip("qkv", nodes[:3], strict=True):
             middles = across.reshape(slots.stop - slots.start, -1).mean(1)
             read |= {slots.start + i: (x, y, kind) for i, x in enumerate(middles)}
-        mlp = dict.fromkeys(range(nodes.mlp_in.start, nodes.mlp_in.stop), (1.0, y + 0.8, "rest"))
-        read |= mlp
-    bends, colours = {"q": -0.3, "k": -0.15, "v": 0, "rest": 0.12}, _READ_COLOURS
-    pairs, widest = np.argwhere(circuit.edges).tolist(), scores[circuit.edges].max()
+        if graph.n_mlps:
+            sent[nodes.mlp_out.start], read[nodes.mlp_in.start] = mlp, (*mlp, "MLP, logits")
     with panel(4.0, 1.2 + 0.8 * graph.n_layers) as (figure, axes):
-        for receiver, sender in pairs:
+        names = {"logits": top}
+        for receiver, sender in np.argwhere(circuit.edges).tolist():
             x, y, kind = read[receiver]
-            line = {"color": colours[kind], "linewidth": 0.6 + 3 * scores[receiver, sender] / widest}
-            axes.annotate("", (x, y), sent[sender], arrowprops={
-                "arrowstyle": "-", "connectionstyle": f"arc3,rad={bends[kind]}", **line})  # fmt: skip
-        names = {graph.senders[sender]: sent[sender] for _, sender in pairs}
-        names |= {"logits": (0.0, 2.0 * graph.n_layers + 1)}
+            bend, ink = _READ[kind]
+            width = 0.6 + 3 * scores[receiver, sender] / scores[circuit.edges].max()
+            line = {"arrowstyle": "-", "color": ink, "linewidth": width}
+            line["connectionstyle"] = f"arc3,rad={bend}"
+            axes.annotate("", (x, y), sent[sender], arrowprops=line)
+            names[graph.senders[sender]] = sent[sender]
+        box = {"boxstyle": "round", "facecolor": "white", "edgecolor": INK}
         for name, (x, y) in names.items():
-            axes.text(x, y, name, ha="center", va="center", fontsize=9, zorder=5,
-                      bbox={"boxstyle": "round", "facecolor": "white", "edgecolor": INK})  # fmt: skip
-        for kind, ink in colours.items():
-            axes.plot([], [], color=ink, label="MLP, logits" if kind == "rest" else kind)
-        axes.set(xlim=(-1.9, 1.5), ylim=(-0.4, 2 * graph.n_layers + 1.4))
+            axes.text(x, y, name, ha="center", va="center", fontsize=9, bbox=box, zorder=5)
+        for kind, (_, ink) in _READ.items():
+            axes.plot([], [], color=ink, label=kind)
+        axes.set(xlim=(-1.9, 1.5), ylim=(-0.4, top[1] + 0.4))
         axes.axis("off")
         style.legend_below(figure, axes, columns=4)
     return figure
