@@ -41,7 +41,7 @@ OTHER_SHAPES: dict[str, dict[str, Any]] = {
 
 
 @functools.cache
-def model_of(kind: str) -> HookedTransformer:
+def model_of(kind: str) -> Any:
     """A random model of 2 layers and 4 heads in float64."""
     if kind in ("pre", "post"):
         return with_offsets(random_model(kind, n_layers=2, n_heads=4))
@@ -66,7 +66,7 @@ def cache_of(model: Any, examples: ai.Examples) -> dict[str, Tensor]:
         return dict(model.run_with_cache(torch.from_numpy(examples.tokens).long())[1])
 
 
-def written(model: Any, cache: dict[str, Tensor], sender: str) -> Tensor:
+def written(model: Any, cache: dict[str, Tensor], sender: str) -> Any:
     if sender == "embedding":
         return cache["blocks.0.hook_resid_pre"]
     layer, head = int(sender[1]), sender[3:]
@@ -97,7 +97,7 @@ def patched_edge(
             stream = stream + own[f"blocks.{layer}.hook_mlp_out"]
             stream = stream + (change if start == layer and from_mlp else 0)
         stream = block.ln2(stream) if post else stream
-    kind, slot = receiver[-1], slice(None)
+    kind, slot = receiver[-1], 0
     name = f"blocks.{reads}.hook_{kind}_input"
     if receiver == "logits":
         name = f"blocks.{reads - 1}.hook_resid_post"
@@ -152,7 +152,7 @@ def test_every_score_is_the_effect_of_a_small_difference(kind: str) -> None:
     assert n_grouped == (8 if kind.startswith("grouped") else 0)
 
 
-def run_by_hand(model: Any, kept: np.ndarray) -> Tensor:
+def run_by_hand(model: Any, kept: np.ndarray) -> Any:
     """Logits of a circuit: every receiver's own stream, in a decoder written out."""
     graph, reference = ResidualGraph.of(model), cache_of(model, CORRUPTED)
     post, n_heads = isinstance(model, PostLNTransformer), model.cfg.n_heads
@@ -336,8 +336,8 @@ def test_examples_may_be_answered_anywhere() -> None:
     each = []
     for row in range(N):
         one, other = (
-            ai.Examples(e.tokens[row : row + 1, : at[row] + 1], e.answers[row : row + 1])
-            for e in (clean, corrupted)
+            ai.Examples(e.tokens[row : row + 1, : at[row] + 1], answers[row : row + 1])
+            for e, answers in ((clean, CLEAN.answers), (corrupted, CORRUPTED.answers))
         )
         each.append(ai.edge_attribution(model, one, other, ai.logit_difference(one, other)).scores)
     np.testing.assert_allclose(found, np.mean(each, 0), atol=1e-12)

@@ -18,7 +18,7 @@ the metric. Those of no other set do.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -222,7 +222,8 @@ def _through_norm(norm: Any, stream: Tensor, change: Tensor) -> Tensor:
     stream = stream - stream.mean(-1, keepdim=True)
     scale = (stream.pow(2).mean(-1, keepdim=True) + norm.eps).sqrt()
     stream, change = stream / scale, change - change.mean(-1, keepdim=True)
-    return (change - stream * (change * stream).mean(-1, keepdim=True)) / scale * norm.w
+    change = (change - stream * (change * stream).mean(-1, keepdim=True)) / scale
+    return change * cast(Tensor, norm.w)
 
 
 def _through_mlp(block: Any, stream: Tensor, slope: Tensor) -> Tensor:

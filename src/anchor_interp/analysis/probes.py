@@ -117,7 +117,7 @@ def _attributed(
     if n_edges > MOST_EDGES:
         most = f"their curve stops at {MOST_EDGES:,}: call ai.edge_attribution for it"
         raise ConfigError(f"the model has {n_edges:,} residual edges; {most}")
-    found = edge_attribution(model, *examples[:2], metric, steps=8)
+    found = edge_attribution(model, examples[0], examples[1], metric, steps=8)
     bench = EdgeAblation(model, examples[2], references=examples[3], parts="residual edges")
     sizes = np.unique(np.geomspace(1, n_edges, 12).round().astype(int)).tolist()
     circuits = [found.circuit(n) for n in sizes]

@@ -93,8 +93,9 @@ class ResidualGraph:
         for _ in range(self.n_layers):
             ends = np.cumsum([read, *sizes]).tolist()
             out = np.cumsum([wrote, self.n_heads, self.n_mlps]).tolist()
-            slices = [slice(*each) for each in (*pairwise(ends), *pairwise(out))]
-            found.append(Layer(*slices, ends[-1] if self.parallel else ends[-2]))
+            q, k, v, mlp = (slice(*each) for each in pairwise(ends))
+            heads, mlp_out = (slice(*each) for each in pairwise(out))
+            found.append(Layer(q, k, v, mlp, heads, mlp_out, ends[-1 if self.parallel else -2]))
             read, wrote = ends[-1], out[-1]
         return tuple(found)
 
@@ -188,7 +189,8 @@ def recorded_outputs(model: HookedTransformer, tokens: Inputs) -> SenderOutputs:
 
 def read_weights(block: Any, kind: str, slots: slice) -> tuple[Tensor, Tensor | float]:
     """Matrices [slot, d_model, d_head] and biases of a layer's q, k or v, once a group."""
-    weight, bias = (getattr(block.attn, f"{name}_{kind.upper()}", None) for name in "Wb")
+    weight: Tensor = getattr(block.attn, f"W_{kind.upper()}")
+    bias: Tensor | None = getattr(block.attn, f"b_{kind.upper()}", None)
     every = len(weight) // (slots.stop - slots.start)
     return weight[::every], 0.0 if bias is None else bias[::every]
 
