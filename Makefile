@@ -74,7 +74,7 @@ public-api: $(VENV)/.installed-dev
 # One rule a file. Each command prints its JSON, or keeps what it has under .cache/ and goes on from
 # there when it is started again; docs/evidence/README.md says what a file shows and how long it takes.
 EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search \
-	circuits circuit_sizes masks interchange analysis attribution_patching gpt2_shape scaling sweep sweep_long batched sweep_faults \
+	circuits circuit_sizes residual_edges masks interchange analysis attribution_patching gpt2_shape scaling sweep sweep_long batched sweep_faults \
 	claims verdict busy sequences language_speed specimens
 
 evidence: $(EVIDENCE:%=docs/evidence/%.json)
@@ -115,6 +115,7 @@ checkouts = $(BIN)/python benchmarks/checkouts.py "$(BEFORE)" .
 gpt2_shape = $(BIN)/python benchmarks/gpt2_shape.py
 circuits = $(measure) circuits
 circuit_sizes = $(measure) circuit_sizes
+residual_edges = $(measure) residual_edges
 masks = $(measure) masks
 specimens = $(measure) specimens
 verdict = $(measure).verdict

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from anchor_interp.analysis.circuits import prune, rollouts, score_circuit
+from anchor_interp.analysis.circuits import prune, score_circuit
+from anchor_interp.analysis.rivals import rollouts
 from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.runs import zoo
 from anchor_interp.runs.run import Run, load

@@ -13,7 +13,8 @@ from statistics import median
 from typing import Any
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.circuits import Performance, compare_circuit, prune, score_circuit
+from anchor_interp.analysis.circuits import Performance, prune, score_circuit
+from anchor_interp.analysis.rivals import compare_circuit
 from anchor_interp.analysis.routes import route_scores
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation
 from anchor_interp.runs.run import Run

@@ -19,9 +19,10 @@ from small_models import FEW_KEYS, LAYOUTS, random_model
 
 import anchor_interp as ai
 from anchor_interp._util.schema import to_dict
-from anchor_interp.analysis.circuits import Circuit, compare_circuit, score_circuit
+from anchor_interp.analysis.circuits import Circuit, score_circuit
 from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.analysis.probes import aligned_examples, find_twins
+from anchor_interp.analysis.rivals import compare_circuit
 from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.interventions.interchange import random_subspace
 from anchor_interp.interventions.masks import no_edges

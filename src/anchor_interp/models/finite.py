@@ -59,6 +59,8 @@ def check_weights(model: nn.Module) -> None:
     Logits do not always tell: TransformerLens takes attention that is NaN as 0.
     """
     for name, weight in placed(model):
+        if weight.numel() and torch.stack(weight.aminmax()).isfinite().all():
+            continue
         finite = torch.isfinite(weight)
         if not isinstance(weight, nn.Parameter):
             finite |= torch.isneginf(weight)  # as a mask's buffer holds it
