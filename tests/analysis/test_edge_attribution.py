@@ -42,7 +42,7 @@ OTHER_SHAPES: dict[str, dict[str, Any]] = {
 
 
 @functools.cache
-def model_of(kind: str) -> Any:
+def model_of(kind: Any) -> Any:
     """A random model of 2 layers and 4 heads in float64."""
     if kind in ("pre", "post"):
         return with_offsets(random_model(kind, n_layers=2, n_heads=4))
@@ -295,23 +295,26 @@ def test_a_curve_has_random_circuits_of_equal_size() -> None:
 def test_masked_padding_changes_no_score() -> None:
     """Nor what a circuit answers."""
     model, n = random_model("pre", n_layers=2, n_heads=4), POS - 1
-    short = [ai.Examples(e.tokens[:, :n], e.answers) for e in (CLEAN, CORRUPTED)]
+    short: Any = [ai.Examples(e.tokens[:, :n], e.answers) for e in (CLEAN, CORRUPTED)]
     fill = np.full((N, 1), 7)
-    padded = [
+    padded: Any = [
         ai.Examples(
             np.hstack([fill, e.tokens]), e.answers,
             attention_mask=np.hstack([0 * fill, np.ones((N, n), np.int64)]),
         )
         for e in short
     ]  # fmt: skip
-    found, expected = (ai.edge_attribution(model, *pair, METRIC).scores for pair in (padded, short))
+    found, expected = (
+        ai.edge_attribution(model, *pair, metric=METRIC).scores for pair in (padded, short)
+    )
     np.testing.assert_allclose(found, expected, atol=1e-12)
     benches = [
         ai.EdgeAblation(model, one, references=other, parts="residual edges")
         for one, other in (padded, short)
     ]
     cut = benches[0].reachable & (np.random.default_rng(2).random(found.shape) < 0.5)
-    np.testing.assert_allclose(*(each.measure(cut[None]) for each in benches), atol=1e-12)
+    one, other = (each.measure(cut[None]) for each in benches)
+    np.testing.assert_allclose(one, other, atol=1e-12)
 
 
 def test_a_divergence_has_no_gradient_in_the_clean_run_and_one_along_the_path() -> None:
@@ -363,6 +366,8 @@ def test_examples_may_be_answered_anywhere() -> None:
     metric = ai.logit_difference(clean, corrupted)
     found = ai.edge_attribution(model, clean, corrupted, metric).scores
     each = []
+    assert CLEAN.answers is not None
+    assert CORRUPTED.answers is not None
     for row in range(N):
         one, other = (
             ai.Examples(e.tokens[row : row + 1, : at[row] + 1], answers[row : row + 1])

@@ -23,7 +23,7 @@ def assert_own_branches(model: Any, tokens: Tensor) -> set[str]:
         with model.hooks(fwd_hooks=list(hooks), bwd_hooks=list(backward)):
             total: Tensor = (model(tokens)[:, -1] * weights).square().sum()
             if backward:
-                total.backward()
+                torch.autograd.backward(total)
         return total
 
     def keep(name: str) -> Any:
@@ -53,7 +53,7 @@ def assert_own_branches(model: Any, tokens: Tensor) -> set[str]:
         pairs = zip(kept[name], directions, strict=True)
         own = sum(float((at[id(v)] * d).sum()) for v, d in pairs if at[id(v)] is not None)
         torch.testing.assert_close(
-            own, slope, rtol=1e-5, atol=1e-5, msg=lambda m, n=name: f"{n} {m}"
+            own, slope, rtol=1e-5, atol=1e-5, msg=f"of {name}: {own} {slope}"
         )
         if passed[name]:
             through = sum(

@@ -24,7 +24,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_type_hints
@@ -110,13 +110,13 @@ class Grid:
     together: tuple[Axes, ...] = ()
     """Groups of fields that move together; the fields of a group have equally many values."""
     seeds: tuple[int, ...] = (0,)
-    exact: InitVar[bool] = False
+    exact: bool = field(default=False, repr=False, compare=False)
     """Whether values differ that differ in the last digit, as in a folder of an earlier version."""
 
-    def __post_init__(self, exact: bool) -> None:
+    def __post_init__(self) -> None:
         checked(self.start, RunConfig, "start")
-        object.__setattr__(self, "axes", _frozen(self.axes, "axes", self.start, exact))
-        frozen = (_frozen(g, "zip", self.start, exact, once=False) for g in self.together)
+        object.__setattr__(self, "axes", _frozen(self.axes, "axes", self.start, self.exact))
+        frozen = (_frozen(g, "zip", self.start, self.exact, once=False) for g in self.together)
         groups = tuple(frozen)
         object.__setattr__(self, "together", groups)
         for group in groups:
