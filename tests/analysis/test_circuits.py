@@ -15,15 +15,8 @@ import anchor_interp
 from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.attention import attention_rollout
-from anchor_interp.analysis.circuits import (
-    Circuit,
-    Performance,
-    compare_circuit,
-    prune,
-    rollouts,
-    route_circuit,
-    score_circuit,
-)
+from anchor_interp.analysis.circuits import Circuit, Performance, prune, score_circuit
+from anchor_interp.analysis.rivals import compare_circuit, rollouts, route_circuit
 from anchor_interp.analysis.routes import ROUTES, RouteName
 from anchor_interp.interventions.ablation import edge_outputs
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts
@@ -332,7 +325,12 @@ def watch(bench: EdgeAblation, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarr
     """Every set of circuits whose faithfulness is measured."""
     seen: list[np.ndarray] = []
     faithfulness = bench.faithfulness
-    monkeypatch.setattr(bench, "faithfulness", lambda c: (seen.append(c), faithfulness(c))[1])
+
+    def watched(circuits: np.ndarray) -> np.ndarray:
+        seen.append(circuits)
+        return faithfulness(circuits)
+
+    monkeypatch.setattr(bench, "faithfulness", watched)
     return seen
 
 

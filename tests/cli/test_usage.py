@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,10 @@ WITHOUT_TORCH: list[tuple[list[str], str]] = [
     ([*TRAIN, "--gamma", "1", "--gamma", "2"], "--gamma specified multiple times"),
     ([*TRAIN, "--bias", "--no-bias"], "--no-bias specified multiple times"),
     ([*TRAIN, "--gamma", "9"], "--gamma is 9.0; expected at most 4"),
+    ([*TRAIN, "--gamma", "-3"], "--gamma is -3.0; expected at least -1"),
+    ([*TRAIN, "--gamma=nan"], "--gamma is nan; expected a finite number"),
+    ([*TRAIN, "--gamma-mlp", "-2"], "--gamma-mlp is -2.0; expected at least -1"),
+    ([*TRAIN, "--lr", "0"], "--lr is 0.0; expected more than 0"),
     ([*TRAIN, "--gamma", "abc"], '--gamma: unable to convert "abc" into float'),
     ([*TRAIN, "--steps", "abc"], "--steps is 'abc'; expected an integer"),
     ([*TRAIN, "--steps", "1.5"], "--steps is '1.5'; expected an integer"),
@@ -94,6 +99,14 @@ WITHOUT_TORCH: list[tuple[list[str], str]] = [
     (["sweep", "tiny", "--out", "x", "--batch", "-1"], "--batch is -1; expected at least 0"),
     (["sweep", "tiny", "--out", "x", "--gpus", "1"], "--gpus is for the ray engine"),
     (["sweep", "tiny", "--out", "x", "gama=1"], "(did you mean 'gamma'?)"),
+    (["sweep", "tiny", "--out", "x", "gamma=0.5,-3"], "init.gamma is -3.0; expected at least -1"),
+    (["sweep", "tiny", "--out", "x", "lr=0"], "train.lr is 0.0; expected more than 0"),
+    (["sweep", "tiny", "--out", "x", "lr=0.1,.nan"], "train.lr is nan; expected a finite number"),
+    (["sweep", "tiny", "--out", "x", "steps=1:5,300"], "train.steps is '1:5'; expected an integer"),
+    (["sweep", "tiny", "--out", "x", "--seeds", "0"], "seeds is 0; expected at least 1"),
+    (["sweep", "tiny", "--out", "x", "--workers", "0"], "--workers is 0; expected at least 1"),
+    (["sweep", "tiny", "--out", "x", "--engine", "ray", "--gpus", "nan"], "--gpus is nan"),
+    (["sweep", "tiny", "--out", "x", "--engine", "ray", "--gpus", "-1"], "--gpus is -1.0"),
     (["quickstart", "--workers", "1.5"], "--workers is '1.5'; expected an integer"),
     (["quickstart", "--seed", "-1"], "--seed is -1; expected at least 0"),
 ]
@@ -162,6 +175,9 @@ def test_wrong_usage_is_one_line_and_needs_no_torch(
         ([*TRAIN, "--threads", "0"], "--threads is 0; expected at least 1"),
         ([*TRAIN, "--threads", "99999"], "--threads is 99999; expected at most 1024"),
         (["evaluate", "{run}", "--n", "0", "--quiet"], "--n is 0; expected at least 1"),
+        (["analyze", "{run}", "--out", "x", "--max-seconds", "-1"], "--max-seconds is -1.0"),
+        (["analyze", "{run}", "--out", "x", "--max-seconds", "nan"], "--max-seconds is nan"),
+        (["evaluate", "{run}", "--seed", "-1", "--quiet"], "--seed is -1; expected at least 0"),
         (["quickstart", "--workers", "0"], "--workers is 0; expected at least 1"),
         (["table", "{run}", "--csv", "--json"], "two forms of one output; use one of them"),
     ],
@@ -188,7 +204,6 @@ def test_wrong_values_that_only_torch_or_a_run_can_tell(
         (["evaluate", "{run}", "--step", "7"], "no checkpoint at step 7"),
         (["evaluate", "{damaged}"], "config.json is damaged: not valid JSON"),
         (["train", "--out", "{run}"], "holds another run"),
-        (["train", "--out", "{run}/config.json"], "File exists"),
     ],
 )
 def test_trouble_at_run_time_is_one_line_and_exit_code_1(
@@ -206,3 +221,56 @@ def test_trouble_at_run_time_is_one_line_and_exit_code_1(
     assert told.err.startswith("anchor-interp: ")
     assert told.err.count("\n") == 1
     assert message in told.err
+
+
+PLACES = [
+    (["train"], "{file}", "is a file; name a folder for the run"),
+    (["train"], "{file}/new", "lies in {file}, which is a file; name a folder for the run"),
+    (["train"], "{run}/config.json", "is a file; name a folder for the run"),
+    (["train"], "{sweep}", "is a sweep's folder; name another one for the run"),
+    (["sweep", "tiny"], "{file}", "is a file; name a folder for the sweep"),
+    (["sweep", "tiny"], "{file}/new", "lies in {file}, which is a file; name a folder for the swe"),
+    (["sweep", "tiny"], "{run}", "is a run's folder; name another one for the sweep"),
+    (["sweep", "tiny", "--dry-run"], "{run}", "is a run's folder; name another one for the sweep"),
+    (["quickstart"], "{file}", "is a file; name a folder for the quickstart"),
+    (["quickstart"], "{file}/new", "lies in {file}, which is a file; name a folder for the quick"),
+    (["quickstart"], "{run}", "is a run's folder; name another one for the quickstart"),
+    (["quickstart"], "{sweep}", "is a sweep's folder; name another one for the quickstart"),
+    (["analyze", "{run}"], "{file}", "is a file; name a folder for the analysis"),
+    (["analyze", "{run}"], "{file}/new", "lies in {file}, which is a file; name a folder for the"),
+    (["diagram", "{sweep}"], "{file}", "is a file; name a folder for the diagrams"),
+    (["diagram", "{sweep}"], "{run}", "is a run's folder; name another one for the diagrams"),
+    (["export", "{run}"], "{file}/new", "lies in {file}, which is a file; name another"),
+    (["export", "{run}"], "{sweep}", "is a folder; name a file"),
+    (["report", "{run}"], "{file}/new", "lies in {file}, which is a file; name another"),
+    (["report", "{run}", "--pictures", "{file}"], "new", "is a file; name a folder for the pict"),
+]
+
+
+@pytest.mark.parametrize(("command", "out", "message"), PLACES)
+def test_what_cannot_hold_the_output_is_refused_before_the_work(
+    command: list[str],
+    out: str,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    finished_run: Run,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("file", "sweep/spec.yaml", "run/config.json"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("schema: 1\ngrids: [{preset: tiny}]")
+    shutil.copytree(finished_run.folder.path, "finished")
+    before = sorted(tmp_path.rglob("*"))
+    for work in ("anchor_interp.runs.train.draw_training", "anchor_interp.pages.report.render"):
+        monkeypatch.setattr(work, lambda *_: pytest.fail("work was begun"))
+    names = {"file": "file", "run": "finished", "sweep": "sweep"}
+    place = out.format(**names)
+    arguments = [text.format(**names) for text in command]
+    assert main([*arguments, "--out", place, "--quiet"]) == 1
+    told = capsys.readouterr()
+    named = arguments[-1] if "--pictures" in arguments else place
+    assert told.err.startswith(f"anchor-interp: {named} {message.format(**names)}")
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert sorted(tmp_path.rglob("*")) == before

@@ -434,3 +434,13 @@ def test_bad_models_are_refused() -> None:
     bench = EdgeAblation(without, SEQUENCES)
     with pytest.raises(ConfigError, match=r"1\.00 of the answers are right, with none 1\.00"):
         bench.faithfulness(bench.reachable[None])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_heads_that_write_something_else_than_their_edges_are_refused(
+    layout: Normalization,
+) -> None:
+    model: Any = random_model(layout)
+    model.blocks[1].attn.hook_z.forward = lambda z: z / 2
+    with pytest.raises(ConfigError, match="layer 1 does not write the sum over its edges"):
+        edge_outputs(model, rows_of(model, 5))

@@ -19,9 +19,10 @@ from small_models import FEW_KEYS, LAYOUTS, random_model
 
 import anchor_interp as ai
 from anchor_interp._util.schema import to_dict
-from anchor_interp.analysis.circuits import Circuit, compare_circuit, score_circuit
+from anchor_interp.analysis.circuits import Circuit, score_circuit
 from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.analysis.probes import aligned_examples, find_twins
+from anchor_interp.analysis.rivals import compare_circuit
 from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.interventions.interchange import random_subspace
 from anchor_interp.interventions.masks import no_edges
@@ -199,6 +200,7 @@ def twelve(places: Any = None) -> ai.Examples:
 def test_the_page_says_how_many_are_patched_and_nothing_of_anchors() -> None:
     model, some = random_model(n_layers=1), twelve()
     logits = ai.last_logits(model, torch.from_numpy(some.tokens))
+    assert some.answers is not None
     for i, row in enumerate(logits):
         some.answers[i] = int(row.argmax())
         logits[:, some.answers[i]] = -torch.inf  # every answer once
@@ -316,7 +318,7 @@ def test_a_grid_has_the_positions_of_the_examples() -> None:
     ]  # fmt: skip
     plain = ai.site_grid(random_model(), ["mlp_out"], positions=ai.Examples(CLEAN.tokens, at=3))
     assert [site.position for site in plain] == [0, 1, 2, 3] * 3
-    padded = ai.Examples([[0, 0, 3, 4], [0, 5, 6, 7]], padding=0)
+    padded = ai.Examples([[0, 0, 3, 4], [8, 5, 6, 7]], padding=0)
     in_all = ai.site_grid(random_model(n_layers=1), ["mlp_out"], positions=padded)
     assert [site.position for site in in_all] == [2, 3]
     nowhere = ai.Examples([[0, 0, 3], [4, 0, 0]], padding=0)

@@ -377,6 +377,20 @@ def test_grouped_heads_of_keys_and_values() -> None:
     assert patch(model, *pair, grid, logit_difference(*pair)).values.shape == (12, 3)
     with pytest.raises(ConfigError, match="2 heads for k"):
         patch(model, *pair, [Site("k", 0, "last", 2)], logit_difference(*pair))
+    model.set_ungroup_grouped_query_attention(True)  # then every head has its own values
+    grid = site_grid(model, ["k", "v"], positions=("last",))
+    assert [site.head for site in grid] == [0, 1, 2, 3] * 2
+    result = patch(model, *pair, grid, logit_difference(*pair))
+    clean, corrupted = (torch.from_numpy(each.tokens.astype(np.int64)) for each in pair)
+    _, cache = model.run_with_cache(clean)
+    for site, values in zip(grid, result.values, strict=True):
+
+        def put(activation: torch.Tensor, hook: Any, head: Any = site.head) -> torch.Tensor:
+            activation[:, -1, head] = cache[hook.name][:, -1, head]
+            return activation
+
+        expected = model.run_with_hooks(corrupted, fwd_hooks=[(site.hook, put)])[:, -1]
+        np.testing.assert_allclose(values, logit_difference(*pair)(expected).detach(), atol=1e-5)
 
 
 @pytest.mark.usefixtures("all_told_apart")

@@ -100,6 +100,25 @@ def test_stacked_weights_and_stopping_are_equal() -> None:
 
 
 @only_3
+def test_an_attention_mask_acts_alike() -> None:
+    """Left and right padding, a gap, nothing masked: activations, logits and the loss."""
+    mask = torch.tensor(
+        [[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0], [0, 1, 1, 0, 1, 1, 1], [1] * 7]
+    )
+    one, two = twins()
+    for given in (mask, mask.bool()):
+        (logits, cache), (own_logits, own_cache) = (
+            model.run_with_cache(TOKENS, attention_mask=given) for model in (one, two)
+        )
+        torch.testing.assert_close(own_logits, logits, atol=1e-11, rtol=1e-11)
+        for name, value in cache.items():
+            torch.testing.assert_close(own_cache[name], value, atol=1e-11, rtol=1e-11)
+    few = TOKENS % 17
+    losses = [model(few, return_type="loss", attention_mask=mask) for model in (one, two)]
+    torch.testing.assert_close(*losses)
+
+
+@only_3
 def test_decompositions_differ_by_the_sum_of_biases_alone() -> None:
     """TransformerLens 3 sums them in float32, whatever the model's precision."""
     (mine, names), (other, same) = (

@@ -13,8 +13,9 @@ from matplotlib.colors import to_hex
 from matplotlib.image import imread
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.circuits import CircuitComparison, Performance, RivalCircuit
+from anchor_interp.analysis.circuits import Performance
 from anchor_interp.analysis.clusters import Clusters
+from anchor_interp.analysis.rivals import CircuitComparison, RivalCircuit
 from anchor_interp.analysis.similarity import Similarity
 from anchor_interp.interventions.patching import PatchResult
 from anchor_interp.interventions.sites import Connection, Site

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import hypergeom, ttest_1samp, ttest_ind
 
 from anchor_interp.analysis.statistics import DRAWN
-from papers.comparisons import EXACT_UP_TO, against_zero, two_samples
+from effects import EXACT_UP_TO, against_zero, two_samples
 
 
 def test_a_sign_flip_test_enumerates_all_signs() -> None:

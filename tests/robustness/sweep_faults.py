@@ -42,7 +42,7 @@ def small_sweep(**changes: Any) -> Sweep:
     # without moments and epsilon an update is a tiny gradient over the root of its square: over 0
     adam = {"lr": 10.0, "beta1": 0.0, "beta2": 0.0, "eps": 1e-30, "weight_decay": 0.0}
     shape = {"n_layers": 6, "normalization": "pre"}
-    diverging = override(start, gamma=-4.0, clip=None, **adam, **shape)
+    diverging = override(start, gamma=4.0, clip=None, **adam, **shape)
     return Sweep((Grid(start, {"gamma": (0.3, 0.6, 0.9)}, seeds=(0, 1)), Grid(diverging)))
 
 

@@ -114,17 +114,12 @@ def test_clipping_bounds_the_gradient_unless_it_is_off(short: RunConfig) -> None
 
 
 def test_a_diverging_run_stops_with_one_clear_error(short: RunConfig) -> None:
-    config = override(short, lr=10.0, clip=None, gamma=-3.0, normalization="pre")
+    config = override(short, lr=10.0, clip=None, normalization="pre")
     state = TrainState.fresh(config, CPU)
     with torch.no_grad():
         state.model.unembed.b_U[0] = math.inf
     with pytest.raises(DivergedError, match=r"step 5: loss nan.*lower the learning rate"):
         fit(state, make_objective(config, CPU), until=40, on_event=lambda _s, _e: None)
-
-
-def test_weights_too_large_to_start_with_name_gamma(short: RunConfig, tmp_path: Path) -> None:
-    with pytest.raises(DivergedError, match=r"32 bits at gamma -4; remove the folder"):
-        train(override(short, gamma=-4.0, d_model=128, d_mlp=128), tmp_path / "run", quiet=True)
 
 
 def test_optimizer_state_round_trips(short: RunConfig) -> None:

@@ -232,7 +232,8 @@ def few_runs(**more: Any) -> list[dict[str, Any]]:
 
 
 def test_a_run_counts_once_however_often_a_table_holds_it(caplog: pytest.LogCaptureFixture) -> None:
-    rows, asked = few_runs(), {"of": "y", "on": "gamma"}
+    rows = few_runs()
+    asked: dict[str, Any] = {"of": "y", "on": "gamma"}
     once = ai.effect(rows, **asked)
     assert once.n == 20
     for often in (rows * 2, [*rows, *map(dict, rows)], pd.DataFrame(rows * 3)):
@@ -280,7 +281,8 @@ def test_copies_without_a_name_are_told(caplog: pytest.LogCaptureFixture) -> Non
 def test_the_order_of_runs_changes_nothing() -> None:
     """Drawn relabellings follow from the runs, not from where they stand in the table."""
     rows = [row | {"seed": i // 5, "half": i % 2} for i, row in enumerate(few_runs())]
-    for asked in ({}, {"cluster": ("seed",)}, {"within": ("half",)}):
+    ways: list[dict[str, Any]] = [{}, {"cluster": ("seed",)}, {"within": ("half",)}]
+    for asked in ways:
         one = ai.effect(rows, of="y", on="gamma", **asked)
         for order in (rows[::-1], sorted(rows, key=lambda row: row["y"])):
             assert ai.effect(order, of="y", on="gamma", **asked).found == one.found

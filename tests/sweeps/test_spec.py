@@ -2,25 +2,34 @@
 
 import itertools
 import json
+import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+import pandas as pd
 import pytest
+import yaml
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.rounding import decimal
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.runs.config import override, run_id
 from anchor_interp.runs.presets import preset
+from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.spec import (
     SWEEPS,
     Grid,
+    Loader,
     Sweep,
     parse_sweep,
     read_sweep,
     to_plain,
+    written,
 )
-from anchor_interp.sweeps.typed import typed_sweep
+from anchor_interp.sweeps.typed import named_values, typed_sweep
 
 GRID = """
 schema: 1
@@ -178,3 +187,140 @@ def test_zipped_values_may_repeat() -> None:
 def test_a_name_with_hyphens_is_given_once() -> None:
     with pytest.raises(ConfigError, match="weight_decay is given twice"):
         typed_sweep("tiny", ["weight-decay=0.1", "weight_decay=0.5"])
+
+
+def read(tmp_path: Path, text: str, name: str = "sweep.yaml") -> Sweep:
+    (tmp_path / name).write_text(text)
+    return read_sweep(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("axes: {gamma: [0.3]}\naxes: {lr: [0.001]}", "axes"),
+        ("set: {steps: 3, steps: 4}", "steps"),
+        ("axes:\n  gamma: [0.3]\n  lr: [0.1]\n  gamma: [0.5]", "gamma"),
+        ("grids:\n- preset: tiny\n  preset: tiny-pre", "preset"),
+        ('{"axes": {"gamma": [0.3], "gamma": [0.5]}}', "gamma"),
+        ("set: {task: {kind: anchor, length: 9, length: 8}}", "length"),
+        ('axes: {1: [2], "1": [3]}', "1"),
+    ],
+)
+def test_a_name_that_occurs_twice_is_refused(tmp_path: Path, text: str, name: str) -> None:
+    for file in ("sweep.yaml", "sweep.json"):
+        with pytest.raises(ConfigError, match=f"the name '{name}' occurs twice.*line") as caught:
+            read(tmp_path, text, file)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_merged_name_may_be_given_again(tmp_path: Path) -> None:
+    shared = "  - set: &same {lr: 0.002, steps: 300}\n  - set: {<<: *same, lr: 0.003}\n"
+    found = read(tmp_path, f"schema: 1\ngrids:\n{shared}").configs().values()
+    assert [(config.train.lr, config.train.steps) for config in found] == [
+        (0.002, 300),
+        (0.003, 300),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["1:5", "10:00", "0100", "0o17", "00", "2024-01-01", "1:5.5", "+0100"]
+)
+def test_what_is_no_decimal_number_is_a_text(tmp_path: Path, text: str) -> None:
+    """YAML 1.1 reads 1:5 as 65, 10:00 as 600 and 0100 as 64."""
+    assert named_values([f"steps={text}"]) == {"steps": [text]}
+    ways: list[Callable[[], Sweep]] = [
+        lambda: read(tmp_path, f"axes: {{steps: [{text}]}}"),
+        lambda: typed_sweep("tiny", [f"steps={text},300"]),
+        lambda: read(tmp_path, f"seeds: {text}"),
+    ]
+    for make in ways:
+        with pytest.raises(ConfigError, match=re.escape(f"is '{text}'; expected an integer")):
+            make().configs()
+
+
+def test_numbers_and_words_that_files_have_are_read_as_before() -> None:
+    """Values that YAML 1.1 reads as their writer meant them."""
+    read_as: dict[str, Any] = {
+        "3": 3, "+3": 3, "-3": -3, "0": 0, "1_000": 1000, "0x10": 16, "0b11": 3, "0.5": 0.5,
+        ".5": 0.5, "5.": 5.0, "1e-3": 0.001, "1.5e3": 1500.0, "-1E3": -1000.0, "1_0.5": 10.5,
+        "yes": True, "no": False, "on": True, "off": False, "true": True, "False": False,
+        "null": None, "~": None, "tiny": "tiny", ".inf": math.inf, "-.inf": -math.inf,
+    }  # fmt: skip
+    for text, value in read_as.items():
+        (found,) = named_values([f"x={text}"])["x"]
+        assert (type(found), found) == (type(value), value)
+    assert math.isnan(named_values(["x=.nan"])["x"][0])
+
+
+def test_texts_that_look_like_numbers_come_back_from_a_folder(tmp_path: Path) -> None:
+    """What a sweep writes it reads as it was, whatever reads as a number."""
+    texts = ["1e3", "1e-3", "1:5", "0100", "yes", "2024-01-01", "1_0", "<<", "="]
+    assert yaml.load(written(texts), Loader) == texts
+
+
+def gammas(sweep: Sweep) -> list[float]:
+    return [config.init.gamma for config in sweep.configs().values()]
+
+
+def test_computed_values_are_the_decimals_that_they_stand_for(tmp_path: Path) -> None:
+    start = preset("tiny")
+    linear: Any = np.linspace(0.3, 0.9, 3)
+    assert linear.tolist() == [0.3, 0.6000000000000001, 0.9]
+    wanted: Any = [0.3, 0.6, 0.9]
+    single: Any = np.float32(wanted)
+    values: Any
+    for values in (linear, linear.tolist(), tuple(linear), list(single), single, pd.Series(linear)):
+        grid = Grid(start, {"gamma": values})
+        assert gammas(Sweep((grid,))) == wanted
+        assert (
+            Sweep((grid,)).configs().keys()
+            == Sweep((Grid(start, {"gamma": wanted}),)).configs().keys()
+        )
+    twice: Any = [0.6, 0.1 * 6, 0.30000000000000004, 0.3]
+    assert gammas(Sweep((Grid(start, {"gamma": twice}),))) == [0.6, 0.3]
+    assert gammas(read(tmp_path, f"axes: {{gamma: {twice}}}")) == [0.6, 0.3]
+    assert gammas(typed_sweep("tiny", ["gamma=" + ",".join(map(str, twice))])) == [0.6, 0.3]
+    steps: Any = np.array([100, 200, 300])
+    zipped = Grid(start, together=({"gamma": linear, "steps": steps},))
+    assert gammas(Sweep((zipped,))) == wanted
+    assert [config.train.steps for config in zipped.configs()] == [100, 200, 300]
+    assert gammas(read(tmp_path, "set: {gamma: 0.6000000000000001}")) == [0.6]
+
+
+def test_numbers_that_no_short_decimal_stands_for_stay() -> None:
+    """Their runs keep their names."""
+    values = [1 / 3, 2**-0.5, 10**-2.5, 0.123456789012345, math.pi / 10, 1e-08, 0.1 + 1e-9]
+    for value in values:
+        assert decimal(value) == value
+    assert decimal(np.float32(1 / 3)) == 0.33333334
+    assert decimal(np.float16(0.7)) == 0.7
+    assert decimal(9.999999999999999e-06) == 1e-05
+    assert [decimal(value) for value in ("0.6000000000000001", 3, True, None)] == [
+        "0.6000000000000001", 3, True, None
+    ]  # fmt: skip
+
+
+def test_runs_of_a_folder_keep_their_names_digit_for_digit(tmp_path: Path) -> None:
+    """A folder of an earlier version may hold 0.6000000000000001: its runs are resumed."""
+    start = preset("tiny")
+    old = Grid(start, {"gamma": (0.3, 0.6000000000000001)}, exact=True)
+    folder = SweepFolder(tmp_path / "sweep")
+    before = folder.extend(Sweep((old,))).configs()
+    assert gammas(folder.spec()) == [0.3, 0.6000000000000001]
+    again = Sweep((Grid(start, {"gamma": (0.3, 0.1 * 6)}),))
+    assert again.configs().keys() != before.keys()
+    assert folder.resumed(again).configs() == before
+    more = Sweep((*again.grids, Grid(start, {"gamma": (0.9,)})))
+    assert gammas(folder.resumed(more)) == [0.3, 0.6000000000000001, 0.9]
+    assert SweepFolder(tmp_path / "other").resumed(again) == again
+    (first, second) = folder.rows()
+    assert (first["gamma"], second["gamma"]) == (0.3, 0.6)
+    assert second["run_id"] in before
+
+
+@pytest.mark.parametrize(
+    "values", [np.array(0.3), np.ones((2, 2)), np.array([]), "0.3", 0.3, {0.3: 1}, b""]
+)
+def test_an_axis_is_a_list_of_values(values: Any) -> None:
+    with pytest.raises(ConfigError, match=r"axes\.gamma is .*; expected a list of one or more"):
+        Grid(preset("tiny"), {"gamma": values})

@@ -115,7 +115,36 @@ def test_columns_of_a_table_are_labels() -> None:
             r"in row 1, which has 2 tokens from position \d on; the rest is padding",
         ),
         (lambda: ai.Examples(TOKENS, np.ones((3, 2), int)), "repeat a row that has two"),
-        (lambda: ai.Examples([[0, 0]], padding=0), "row 0, which has 0 tokens"),
+        (lambda: ai.Examples([[1, 2], [0, 0]], padding=0), "row 1, which has 0 tokens"),
+        (
+            lambda: ai.Examples([[0, 5, 6, 7], [0, 5, 0, 0]], padding=0),
+            "row 1 begins and ends with 0; is it padding or a token.*attention_mask",
+        ),
+        (
+            lambda: ai.Examples([[0, 5, 6], [0, 0, 6]], padding=0),
+            "every row begins with 0; is it padding or a token.*attention_mask",
+        ),
+        (
+            lambda: ai.Examples([[5, 6, 0], [6, 0, 0]], padding=0),
+            "every row ends with 0; is it padding or a token.*attention_mask",
+        ),
+        (
+            lambda: ai.Examples(TOKENS, attention_mask=[[1, 1, 1]]),
+            r"attention_mask is .*; expected 1 \(a token\) or 0 \(padding\) in shape \(3, 4\)",
+        ),
+        (
+            lambda: ai.Examples([[1, 2]], attention_mask=cast(Any, [[1, 2]])),
+            "attention_mask is .*; expected 1",
+        ),
+        (
+            lambda: ai.Examples([[1, 2]], attention_mask=cast(Any, [["a", "b"]])),
+            "attention_mask is .*; expected 1",
+        ),
+        (lambda: ai.Examples([[1, 2]], attention_mask=[[0, 0]]), "row 0, which has 0 tokens"),
+        (
+            lambda: ai.Examples([[1, 2, 3]], at=1, attention_mask=[[1, 0, 1]]),
+            "at is 1 in row 0, which has 2 tokens from position 0 on; the rest is padding",
+        ),
         (lambda: ai.Examples(TOKENS, places={"verb": 9}), "verb is 9 in row 0"),
         (lambda: ai.Examples(TOKENS, places={"verb": 1}).positions("vreb"), "did you mean 'verb'"),
         (lambda: ai.last_logits(random_model(), ai.Examples([[120]])), "expected 0 to 119"),
@@ -125,3 +154,36 @@ def test_what_does_not_fit_is_refused(
     make: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert_refused(make, message, monkeypatch)
+
+
+def test_a_mask_says_which_tokens_are_padding() -> None:
+    """Token 0 begins and ends every sentence, and fills the rows."""
+    tokens = [[0, 5, 0, 0], [0, 5, 6, 0], [0, 0, 6, 0]]
+    mask = [[1, 1, 1, 0], [1, 1, 1, 1], [0, 1, 1, 1]]
+    for given in (mask, np.array(mask, bool), torch.tensor(mask)):
+        for padding in (None, 0):
+            made = ai.Examples(
+                tokens, places={"bos": [0, 0, 1], "eos": -1}, padding=padding, attention_mask=given
+            )
+            assert made.at.tolist() == [2, 3, 3] == made.positions("eos").tolist()
+            assert made.inside.tolist() == np.array(mask, bool).tolist()
+            some = made[1:].until(4)
+            assert np.array_equal(some.inside, made.inside[1:])
+            assert some.attention_mask is not None
+            assert np.array_equal(some.attention_mask, made.inside[1:])
+    assert ai.Examples(TOKENS, padding=0)[:2].attention_mask is None
+    assert ai.Examples(TOKENS, padding=0)[:2].inside.tolist() == [[1, 1, 1, 0], [1, 1, 0, 0]]
+    middle = ai.Examples([[1, 2, 3, 4]], places={"a": -1, "b": 1}, attention_mask=[[0, 1, 0, 1]])
+    places = middle.at, middle.positions("a"), middle.positions("b")
+    assert [each.tolist() for each in places] == [[3], [3], [1]]
+
+
+def test_examples_end_at_a_position() -> None:
+    made = ai.Examples(
+        TOKENS, [1, 2, 3], at=[1, 1, 2], places={"a": 0, "b": 3}, labels={"c": [1, 2, 3]}
+    )
+    cut = made.until(3)
+    assert cut.tokens.tolist() == [row[:3] for row in TOKENS]
+    assert cut.at.tolist() == [1, 1, 2]
+    assert cut.places.keys() == {"a"}
+    assert cut.labels["c"].tolist() == [1, 2, 3]

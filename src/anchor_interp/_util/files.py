@@ -9,7 +9,7 @@ import json
 import os
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from anchor_interp._util.errors import StoreError, raising
 from anchor_interp._util.schema import parse_json
@@ -19,6 +19,8 @@ RUN_FILES = {"config.json", "provenance.json", "metrics.jsonl", "result.json"} |
     "measurements.json", ".lock", ".lock.json", "checkpoints",
 }  # fmt: skip
 """Names that belong to the run in a run folder."""
+_MARKS = {"run": "config.json", "sweep": "spec.yaml"}
+"""The file that makes a folder one of this kind."""
 
 
 def cache_folder() -> Path:
@@ -67,6 +69,27 @@ def read_json(
     return content
 
 
+def output_folder(path: Path, what: str, *kinds: Literal["run", "sweep"]) -> Path:
+    """A folder that a user names, to be asked before the work whose results it holds.
+
+    StoreError if a file has its name or that of a folder above it, or if it is already the folder
+    of one of these kinds; ``what`` is what is to go there.
+    """
+    if (file := _file_above(path)) is not None:
+        where = "is a file" if file == path else f"lies in {file}, which is a file"
+        raise StoreError(f"{path} {where}; name a folder for {what}")
+    for kind in kinds:
+        if is_there(path / _MARKS[kind]):
+            raise StoreError(f"{path} is a {kind}'s folder; name another one for {what}")
+    return path
+
+
+def _file_above(folder: Path) -> Path | None:
+    """What is not a folder among this one and those above it."""
+    nearest = next(place for place in (folder, *folder.parents) if is_there(place))
+    return None if nearest.is_dir() else nearest
+
+
 def output_file(path: Path) -> Path:
     """The place of a file that a user names, to be asked before the work whose result it holds.
 
@@ -79,6 +102,8 @@ def output_file(path: Path) -> Path:
     if not is_replaceable:
         kind = "a folder" if target.is_dir() else "not a regular file"
         raise StoreError(f"{path} is {kind}; name a file")
+    if (file := _file_above(path.parent)) is not None:
+        raise StoreError(f"{path} lies in {file}, which is a file; name another")
     for run in target.parents:
         name = target.relative_to(run).parts[0]
         if name in RUN_FILES and ((run / "config.json").exists() or (run / "checkpoints").exists()):

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar, Union, Unpack
 
 from anchor_interp._util.errors import ConfigError, raising
+from anchor_interp._util.rounding import decimal
 
 T = TypeVar("T")
 
@@ -77,7 +78,7 @@ def checked(value: Any, hint: Any, where: str, **bounds: Unpack[Bounds]) -> Any:
     """The value, if it has a type and lies within the bounds.
 
     Args:
-        value: numpy's numbers become Python's, lists become tuples.
+        value: numpy's numbers become Python's, float32(0.7) that is 0.7; lists become tuples.
         hint: the type of a configuration's field, or any class.
         where: what messages call the value.
         bounds: see :class:`Bounds`.
@@ -296,7 +297,8 @@ def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
                 for name, v in value.items()
             }
     if type(value).__module__ == "numpy" and hasattr(value, "tolist") and (lists or not value.ndim):
-        return _conform(value.tolist(), hint, where, build=build)
+        is_float = value.dtype.kind == "f" and not value.ndim
+        return _conform(decimal(value) if is_float else value.tolist(), hint, where, build=build)
     names = [n for o in options if typing.get_origin(o) is Literal for n in typing.get_args(o)]
     close = suggestion(value, map(str, names)) if isinstance(value, str) else ""
     expected = " or ".join(_describe(option, build) for option in options)

@@ -11,7 +11,8 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.subject import Subject
-from anchor_interp.models.transformer import HookedTransformer, Inputs, finite_rows, token_rows
+from anchor_interp.models.rows import Rows, finite_rows
+from anchor_interp.models.transformer import HookedTransformer, Inputs, token_rows
 from anchor_interp.runs.evaluation import EVALUATION_SEED, predict
 from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.examples import Examples, Split
@@ -149,13 +150,16 @@ def _sequence(model: HookedTransformer, task: Task, split: Split) -> SequenceAtt
 def examples_attention(
     model: HookedTransformer, examples: Examples
 ) -> tuple[SequenceAttention, ...]:
-    """Attention in the first two examples, up to where each is answered."""
+    """Attention in the first two examples, up to where each is answered, without masked padding."""
 
     def shown(row: int) -> SequenceAttention:
-        seen = attention_patterns(model, examples.tokens[row : row + 1, : examples.at[row] + 1])
-        right = () if examples.answers is None else (str(examples.answers[row]),)
-        answer = (str(seen.answers[0]),)
-        return SequenceAttention("", seen.words[0], right, answer, seen.patterns[:, 0])
+        one = examples[row].until(int(examples.at[row]) + 1)
+        seen, mask = attention_patterns(model, one), one.attention_mask
+        read = np.flatnonzero(np.ones_like(one.tokens[0]) if mask is None else mask[0])
+        right = () if one.answers is None else (str(one.answers[0]),)
+        words = tuple(seen.words[0][place] for place in read)
+        patterns = seen.patterns[:, 0][..., read, :][..., read]
+        return SequenceAttention("", words, right, (str(seen.answers[0]),), patterns)
 
     return tuple(map(shown, range(min(2, len(examples)))))
 
@@ -176,7 +180,8 @@ def attention_patterns(
         ConfigError: no sequences, tokens, words or roles that do not fit, or weights that are not
             finite.
     """
-    tokens, examples = finite_rows(model, sequences).cpu().numpy(), as_examples(sequences)
+    rows, examples = finite_rows(model, sequences), as_examples(sequences)
+    tokens = rows.tokens.cpu().numpy()
     if words is None:
         words = [list(map(str, row)) for row in tokens.tolist()]
     if roles is None:
@@ -188,7 +193,7 @@ def attention_patterns(
         words=_texts(words, tokens),
         roles=_texts(roles, tokens),
         answers=predict(model, sequences),
-        patterns=_patterns(model, tokens),
+        patterns=_patterns(model, rows),
     )
 
 
@@ -214,7 +219,7 @@ def attention_rollout(
 
 
 def _patterns(
-    model: HookedTransformer, tokens: Inputs
+    model: HookedTransformer, tokens: Inputs | Rows
 ) -> Float[np.ndarray, "layer n head query key"]:
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
     patterns = activations(model, tokens, names)

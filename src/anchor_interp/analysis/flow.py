@@ -58,9 +58,11 @@ def information_flow(
     edges, alone = single_parts(bench.reachable)
     effects = np.zeros((3, *bench.reachable.shape))
     effects[(slice(None), *edges.T)] = bench.full[:, None] - bench.measure(alone)
-    outputs = torch.cat([model(rows).argmax(-1) for rows in torch.split(bench.tokens, BATCH)])
+    rows = bench.rows
+    parts = (rows[start : start + BATCH] for start in range(0, len(rows), BATCH))
+    outputs = torch.cat([part.through(model).argmax(-1) for part in parts])
     return InformationFlow(
-        tokens=bench.tokens.cpu().numpy(),
+        tokens=rows.tokens.cpu().numpy(),
         outputs=outputs.cpu().numpy(),
         answers=bench.answers.cpu().numpy(),
         roles=bench.roles,

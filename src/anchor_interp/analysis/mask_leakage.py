@@ -16,7 +16,8 @@ from anchor_interp.interventions.metrics import logit_difference
 from anchor_interp.interventions.patching import SMALLEST_DIFFERENCE
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.transformer import HookedTransformer, finite_rows
+from anchor_interp.models.rows import finite_rows
+from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import contrast_pairs
 from anchor_interp.tasks.sequences import (
@@ -81,14 +82,16 @@ def mask_leakage(
         _LOGGER.warning(left_out, place, at_end.sum(), len(sequences))
         sequences = sequences[~at_end]
     edges = token_edges(model, sequences, place, paths)
-    rows = finite_rows(model, sequences)
+    rows = finite_rows(model, sequences).tokens
     values = task.tokens if place in ("first", "second") else task.keys.tolist()
     tokens = torch.tensor(values, device=rows.device)
     at = torch.from_numpy(places(sequences, place)).to(rows.device)
 
     def largest_range(masked: bool) -> float:
         ranges = []
-        for part in torch.split(torch.arange(len(rows)), max(_BATCH // len(tokens), 1)):
+        for part in torch.split(
+            torch.arange(len(rows), device="cpu"), max(_BATCH // len(tokens), 1)
+        ):
             varied = rows[part].repeat_interleave(len(tokens), 0)
             where = at[part].repeat_interleave(len(tokens))[:, None]
             varied.scatter_(1, where, tokens.repeat(len(part))[:, None])

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anchor_interp._util.files import output_folder
 from anchor_interp._util.readable import number
 from anchor_interp.cli.options import PLAIN, Device, Outputs, Workers
 from anchor_interp.cli.runs import facts
@@ -52,6 +53,7 @@ def train_phases(
     If one fails, the others finish first and are kept. Draws ``answers.png`` and ``report.html``.
     """
     configs = {name: override(config, seed=seed) for name, config in PHASES.items()}
+    output_folder(out, "the quickstart", "run", "sweep")
     from anchor_interp._util.progress import reporting
     from anchor_interp.analysis.findings import gather
     from anchor_interp.pages.answer_figures import answer_maps

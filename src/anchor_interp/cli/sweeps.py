@@ -54,13 +54,14 @@ def sweep(
         gpus: With ray. GPUs of each task, also a share such as 0.25.
         dry_run: Only say how many runs are missing, and how much time and disk they take.
     """
+    from anchor_interp.sweeps.folder import new_folder
     from anchor_interp.sweeps.local import LocalEngine
     from anchor_interp.sweeps.measuring import own_measures, unmeasured
     from anchor_interp.sweeps.ray import RayEngine
     from anchor_interp.sweeps.sweep import sweep
     from anchor_interp.sweeps.typed import typed_sweep
 
-    plan = typed_sweep(spec, axes, seeds=seeds)
+    plan = new_folder(out).resumed(typed_sweep(spec, axes, seeds=seeds))
     checked(batch, int, "batch", low=0)
     measures = own_measures(measure)
     runner: Engine

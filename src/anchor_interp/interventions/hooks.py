@@ -17,7 +17,8 @@ from torch import Tensor
 from anchor_interp._util.errors import HookError
 from anchor_interp._util.schema import shown, suggestion
 from anchor_interp.models.lens import is_bridge
-from anchor_interp.models.transformer import HookedTransformer, Inputs, has_hooks, token_rows
+from anchor_interp.models.rows import Rows, model_rows
+from anchor_interp.models.transformer import HookedTransformer, Inputs, has_hooks
 
 Edit = Callable[[Tensor], Tensor]
 """Takes an activation and returns its replacement, of the same shape, dtype and device."""
@@ -122,7 +123,11 @@ def _deaf_to_patterns(model: HookedTransformer) -> bool:
 
 
 def activations(
-    model: HookedTransformer, tokens: Inputs, names: Sequence[str], *, batch: int | None = None
+    model: HookedTransformer,
+    tokens: Inputs | Rows,
+    names: Sequence[str],
+    *,
+    batch: int | None = None,
 ) -> dict[str, Tensor]:
     """Copies of the activations at some hooks, by name, without gradients.
 
@@ -135,16 +140,16 @@ def activations(
         HookError: the model does not have a hook, or a hook does not fire.
         ConfigError: ``tokens`` are not sequences or token indices of the model.
     """
-    rows, names = token_rows(model, tokens), list(names)
+    rows, names = model_rows(model, tokens), list(names)
     if batch is None:
-        batch = min(4096, max(1, _LOGITS // (rows.shape[1] * model.cfg.d_vocab_out)))
+        batch = min(4096, max(1, _LOGITS // (rows.tokens.shape[1] * model.cfg.d_vocab_out)))
     recorded: dict[str, Tensor] = {}
     passes: list[dict[str, Tensor]] = []
     hooks_of_others = has_hooks(model)  # they may sit in later layers, and must fire
     with torch.no_grad(), hooked(model, recording(names, recorded)):
         stop = None if hooks_of_others else _layers_needed(names)
         for start in range(0, max(len(rows), 1), batch):
-            model(rows[start : start + batch], stop_at_layer=stop)
+            rows[start : start + batch].through(model, stop_at_layer=stop)
             passes.append(recorded.copy())
     return {name: torch.cat([each[name] for each in passes]) for name in names}
 

@@ -35,8 +35,8 @@ from anchor_interp.interventions.passes import Replacement, check_differentiable
 from anchor_interp.interventions.sites import Site, check_sites, site_mask
 from anchor_interp.interventions.subject import MOST_SEED, Subject, subject_of
 from anchor_interp.models.finite import at_least_float32, check_answers, check_finite
-from anchor_interp.models.forward import answer_positions
-from anchor_interp.models.transformer import HookedTransformer, token_rows
+from anchor_interp.models.rows import model_rows
+from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.exchanges import InterchangePairs
 from anchor_interp.tasks.hashing import batch_indices
 from anchor_interp.tasks.sequences import as_examples
@@ -135,9 +135,7 @@ def interchange(
         basis = torch.from_numpy(subspace.basis).to(exchange.base)
     logits = exchange.run(np.arange(len(exchange.rows)), basis, batch_size)
     check_finite(logits, "the model's logits")
-    untouched, _ = replaced_run(
-        subject.model, exchange.rows, (), exchange.at, batch_size=batch_size
-    )
+    untouched, _ = replaced_run(subject.model, exchange.rows, (), batch_size=batch_size)
     answers = logits.argmax(-1).cpu().numpy()
 
     def share(expected: np.ndarray | None, given: np.ndarray = answers) -> float:
@@ -205,7 +203,8 @@ def learn_subspace(
             if not np.isfinite(losses[step]):
                 raise DivergedError(f"the loss is {losses[step]} at step {step + 1}; lower lr")
             (weights.grad,) = torch.autograd.grad(loss, [weights])
-            optimizer.step()
+            with torch.device("cpu"):  # the optimizer counts its steps on the default device
+                optimizer.step()
             progress.update(step + 1, {"loss": losses[step]})
             if time.monotonic() >= ends:
                 break
@@ -218,7 +217,7 @@ def random_subspace(width: int, dimensions: int, *, seed: int) -> Subspace:
     checked(dimensions, int, "dimensions", low=1, high=width)
     checked(seed, int, "seed", low=0, high=MOST_SEED)
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(width, dimensions, generator=generator, dtype=torch.float64)
+    drawn = torch.randn(width, dimensions, generator=generator, dtype=torch.float64, device="cpu")
     return Subspace(torch.linalg.qr(drawn)[0].numpy(), np.empty(0))
 
 
@@ -233,9 +232,7 @@ class _Exchange:
         )
         checked(batch_size, int, "batch_size", low=1)
         model, base = subject.model, as_examples(pairs.base)
-        self.rows = token_rows(model, base)
-        self.at = answer_positions(base, self.rows.device)
-        self.answers = base.answers
+        self.rows, self.answers = model_rows(model, base), base.answers
         check_sites(model, [site])
         check_answers(pairs.counterfactual, model.cfg.d_vocab_out)
         self._model, self._hook, self._pairs = model, site.hook, pairs.made
@@ -244,13 +241,13 @@ class _Exchange:
             for sequences in (pairs.base, pairs.source)
         )
         shape = self._whole.shape
-        self._mask = site_mask(site, base, shape).to(self.rows.device).expand(shape)
+        self._mask = site_mask(site, base, shape).to(self._whole.device).expand(shape)
         low, high = map(int, self._mask.flatten(1).sum(1).aminmax())
         if low != high:
             raise ConfigError(f"{site} has {low} to {high} numbers; exchange one position")
         self.base, self._source = (x[self._mask].view(len(x), -1) for x in (self._whole, source))
         self.width = self.base.shape[1]
-        self.counterfactual = torch.from_numpy(pairs.counterfactual).to(self.rows.device)
+        self.counterfactual = torch.from_numpy(pairs.counterfactual).to(self._whole.device)
 
     def run(
         self, chosen: Int64[np.ndarray, " n"], basis: Float[Tensor, "d k"] | None, batch_size: int
@@ -260,5 +257,4 @@ class _Exchange:
         mask = self._mask[chosen]
         value = self._whole[chosen].masked_scatter(mask, base + along)
         exchanged = [Replacement(self._hook, value, mask, self._pairs)]
-        rows, at = self.rows[chosen], None if self.at is None else self.at[chosen]
-        return replaced_run(self._model, rows, exchanged, at, batch_size=batch_size)[0]
+        return replaced_run(self._model, self.rows[chosen], exchanged, batch_size=batch_size)[0]

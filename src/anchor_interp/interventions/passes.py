@@ -6,13 +6,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import Edit, hooked, recording
 from anchor_interp.models.forward import answer_logits
-from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.models.rows import Rows, model_rows
+from anchor_interp.models.transformer import HookedTransformer, Inputs
 from anchor_interp.tasks.functions import Pair
 
 _REFUSED: ContextVar[frozenset[Pair] | None] = ContextVar("refused pairs", default=None)
@@ -56,23 +57,21 @@ def declare(pairs: Iterable[Pair] | None) -> None:
 
 def replaced_run(
     model: HookedTransformer,
-    rows: Int[Tensor, "n pos"],
+    inputs: Inputs | Rows,
     replacements: Sequence[Replacement],
-    at: Int[Tensor, " n"] | None = None,
     *,
     record: Iterable[str] = (),
     batch_size: int,
 ) -> tuple[Float[Tensor, "n d_vocab"], dict[str, Tensor]]:
     """Logits of a run with activations replaced, and recorded activations.
 
-    The logits are those at one position of each row, the last if ``at`` is None. Replacements
-    apply in order, so the last of two at one place holds. Hooks attached to the model act. ``rows``
-    are on the model's device, ``record`` names hooks. Raises HookError if the model does not have a
-    hook or a value has the wrong shape.
+    The logits are those where each is answered. Replacements apply in order, so the last of two at
+    one place holds. Hooks attached to the model act. ``record`` names hooks. Raises HookError if
+    the model does not have a hook or a value has the wrong shape.
     """
     for replacement in replacements:
         declare(replacement.pairs)
-    hooks = list(record)
+    rows, hooks = model_rows(model, inputs), list(record)
     logits: list[Tensor] = []
     passes: list[dict[str, Tensor]] = []
     for start in range(0, len(rows), batch_size):
@@ -82,8 +81,7 @@ def replaced_run(
         for hook in dict.fromkeys(each.hook for each in replacements):
             edits[hook] = _replace([each for each in replacements if each.hook == hook], part)
         with hooked(model, edits):
-            here = None if at is None else at[part]
-            logits.append(answer_logits(model, rows[part], here))
+            logits.append(answer_logits(model, rows[part]))
         passes.append(recorded)
     return torch.cat(logits), {hook: torch.cat([p[hook] for p in passes]) for hook in hooks}
 

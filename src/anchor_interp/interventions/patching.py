@@ -28,8 +28,8 @@ from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.metrics import Metric, measure
 from anchor_interp.interventions.passes import Replacement, replaced_run
 from anchor_interp.interventions.sites import Connection, Site, check_path, check_sites, site_mask
-from anchor_interp.models.forward import answer_positions
-from anchor_interp.models.transformer import HookedTransformer, Inputs, finite_rows
+from anchor_interp.models.rows import finite_rows, model_rows
+from anchor_interp.models.transformer import HookedTransformer, Inputs
 from anchor_interp.tasks.examples import check_aligned
 from anchor_interp.tasks.sequences import as_examples
 
@@ -246,14 +246,13 @@ class Twins:
     ) -> None:
         checked(direction, Direction, "direction")
         checked(batch_size, int, "batch_size", low=1)
-        rows = [finite_rows(model, each) for each in (clean, corrupted)]
+        rows = [finite_rows(model, clean), model_rows(model, corrupted)]
         self.metric: Metric = checked(metric, Callable, "metric")
         inputs = as_examples(clean), as_examples(corrupted)
         check_aligned(clean=inputs[0], corrupted=inputs[1])
         self.model, self.direction, self.batch_size = model, direction, batch_size
         patched = direction == "denoise"  # which of the two is
         self.places, self.rows, self.donors = inputs[0], rows[patched], rows[not patched]
-        self.at = answer_positions(inputs[0], self.rows.device)
 
     def donated(self, sites: Iterable[Site]) -> dict[str, Tensor]:
         """The donors' activations at the sites' hooks."""
@@ -273,9 +272,8 @@ class Twins:
         self, replacements: Sequence[Replacement], *, copies: int = 1, record: Iterable[str] = ()
     ) -> tuple[Float[Tensor, "n d_vocab"], dict[str, Tensor]]:
         """Logits of the patched sequences, the same ones several times in a row, and records."""
-        at = None if self.at is None else self.at.repeat(copies)
-        rows, size = self.rows.repeat(copies, 1), self.batch_size
-        return replaced_run(self.model, rows, replacements, at, record=record, batch_size=size)
+        rows, size = self.rows[torch.arange(len(self.rows)).repeat(copies)], self.batch_size
+        return replaced_run(self.model, rows, replacements, record=record, batch_size=size)
 
     def result(
         self, sites: tuple[Site, ...] | tuple[Connection, ...], values: np.ndarray
@@ -283,7 +281,7 @@ class Twins:
         """The patched metric beside the metric of the two unpatched runs."""
         unpatched = []
         for rows in (self.donors, self.rows):
-            logits, _ = replaced_run(self.model, rows, (), self.at, batch_size=self.batch_size)
+            logits, _ = replaced_run(self.model, rows, (), batch_size=self.batch_size)
             unpatched.append(measure(self.metric, logits))
         clean, corrupted = unpatched if self.direction == "denoise" else unpatched[::-1]
         if (lost := np.isnan(values) & ~np.isnan(clean - corrupted)).any():

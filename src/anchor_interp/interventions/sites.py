@@ -152,7 +152,7 @@ def site_mask(site: Site, examples: Examples, shape: Sequence[int]) -> Bool[Tens
     at = torch.from_numpy(position_mask(examples, site.position))
     if site.activation not in _PER_HEAD:
         return at[:, :, None]
-    heads = torch.arange(shape[1 if site.activation == "pattern" else 2])
+    heads = torch.arange(shape[1 if site.activation == "pattern" else 2], device="cpu")
     chosen = heads >= 0 if site.head is None else heads == site.head
     if site.activation == "pattern":
         key = torch.from_numpy(position_mask(examples, site.key_position))
@@ -173,5 +173,6 @@ def position_mask(examples: Examples, position: Position | Integers) -> Bool[np.
 
 
 def _n_heads(model: HookedTransformer, name: Activation) -> int:
-    grouped = model.cfg.n_key_value_heads if name in ("k", "v") else None
-    return grouped or model.cfg.n_heads
+    ungrouped = getattr(model.cfg, "ungroup_grouped_query_attention", False)
+    grouped = name in ("k", "v") and not (ungrouped and isinstance(model, HookedTransformer))
+    return (model.cfg.n_key_value_heads if grouped else None) or model.cfg.n_heads

@@ -11,7 +11,8 @@ from functools import cached_property
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.models.finite import check_weights
-from anchor_interp.models.transformer import HookedTransformer, check_fits, check_model, token_rows
+from anchor_interp.models.rows import model_rows
+from anchor_interp.models.transformer import HookedTransformer, check_fits, check_model
 from anchor_interp.runs.evaluation import Training, own_training
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask, check_anchors
@@ -50,7 +51,7 @@ class Subject:
         checked(self.seed, int, "seed", low=0, high=MOST_SEED)
         _ = self.trained_on
         if self.examples is not None:
-            token_rows(self.model, self.examples)
+            model_rows(self.model, self.examples)
 
     @classmethod
     def of_run(cls, run: Run, *, seed: int = 0) -> "Subject":

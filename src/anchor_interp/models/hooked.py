@@ -138,9 +138,12 @@ class PosEmbed(_Part):
         super().__init__()
         self.W_pos = _weight(cfg, cfg.n_ctx, cfg.d_model)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """[batch pos] -> [batch pos d_model]."""
-        return self.W_pos[: tokens.shape[1]].expand(len(tokens), -1, -1).clone()
+    def forward(self, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """[batch pos] -> [batch pos d_model]; a mask numbers the tokens that it leaves."""
+        if attention_mask is None:
+            return self.W_pos[: tokens.shape[1]].expand(len(tokens), -1, -1).clone()
+        place = (attention_mask.long().cumsum(1) - 1).clamp(min=0)
+        return self.W_pos[place] * attention_mask.bool()[..., None]
 
 
 class LayerNorm(_Part):
@@ -180,7 +183,15 @@ class Attention(_Part):
         for name in ("k", "q", "v", "z", "attn_scores", "pattern", "result"):
             self.add_module(f"hook_{name}", HookPoint())
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, **_: Any) -> Tensor:
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        attention_mask: Tensor | None = None,
+        **_: Any,
+    ) -> Tensor:
         """Inputs [batch pos d_model], or with a head dimension -> [batch pos d_model]."""
         read = "batch pos d, head d d_head -> batch pos head d_head"
         if query.ndim == 4:
@@ -189,8 +200,10 @@ class Attention(_Part):
         k = self.hook_k(einsum(key, self.W_K, read) + self.b_K)
         v = self.hook_v(einsum(value, self.W_V, read) + self.b_V)
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / self.attn_scale
-        ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        scores = self.hook_attn_scores(scores.masked_fill(ahead, -torch.inf))
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        if attention_mask is not None:
+            hidden = hidden | ~attention_mask.bool()[:, None, None]
+        scores = self.hook_attn_scores(scores.masked_fill(hidden, -torch.inf))
         pattern = scores.softmax(-1)
         pattern = self.hook_pattern(torch.where(pattern.isnan(), 0, pattern)).to(v.dtype)
         z = self.hook_z(torch.einsum("bhqk,bkhd->bqhd", pattern, v))
@@ -231,7 +244,9 @@ class TransformerBlock(_Part):
         for name in [*names.split(), "resid_pre", "resid_mid", "resid_post"]:
             self.add_module(f"hook_{name}", HookPoint())
 
-    def forward(self, resid_pre: Tensor, **_: Any) -> Tensor:
+    def forward(
+        self, resid_pre: Tensor, *, attention_mask: Tensor | None = None, **_: Any
+    ) -> Tensor:
         """[batch pos d_model] -> [batch pos d_model]."""
         resid_pre = self.hook_resid_pre(resid_pre)
         inputs, n_heads = [resid_pre] * 3, self.cfg.n_heads
@@ -240,7 +255,8 @@ class TransformerBlock(_Part):
         if self.cfg.use_split_qkv_input:
             hooks = (self.hook_q_input, self.hook_k_input, self.hook_v_input)
             inputs = [hook(repeat_along_head_dimension(resid_pre, n_heads)) for hook in hooks]
-        attn_out = self.hook_attn_out(self.attn(*(self.ln1(x) for x in inputs)))
+        normed = (self.ln1(x) for x in inputs)
+        attn_out = self.hook_attn_out(self.attn(*normed, attention_mask=attention_mask))
         resid_mid = self.hook_resid_mid(resid_pre + attn_out)
         mlp_in = self.hook_mlp_in(resid_mid.clone()) if self.cfg.use_hook_mlp_in else resid_mid
         resid_post: Tensor = self.hook_resid_post(resid_mid + self.apply_mlp(self.ln2(mlp_in)))
@@ -283,18 +299,30 @@ class HookedTransformer(HookedRootModule):
                     nn.init.normal_(weight, std=0.8 / math.sqrt(cfg.d_model))
 
     def forward(
-        self, input: Tensor, return_type: _Returned = "logits", *, stop_at_layer: int | None = None
+        self,
+        input: Tensor,
+        return_type: _Returned = "logits",
+        *,
+        stop_at_layer: int | None = None,
+        attention_mask: Tensor | None = None,
     ) -> Any:
-        """Logits [batch pos d_vocab_out], the loss of the next token, both, or the stream."""
-        x = self.hook_embed(self.embed(input)) + self.hook_pos_embed(self.pos_embed(input))
+        """Logits [batch pos d_vocab_out], the loss of the next token, both, or the stream.
+
+        The mask is 1 for a token and 0 for padding [batch pos].
+        """
+        mask = None if attention_mask is None else attention_mask.to(input.device)
+        x = self.hook_embed(self.embed(input)) + self.hook_pos_embed(self.pos_embed(input, mask))
         for block in self.blocks[:stop_at_layer]:
-            x = block(x)
+            x = block(x, attention_mask=mask)
         if stop_at_layer is not None:
             return x
         logits = self.unembed(self.ln_final(x))
         if return_type in ("logits", None):
             return logits if return_type else None
-        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), input[:, 1:].flatten())
+        targets = input[:, 1:]
+        if mask is not None:  # both tokens must be real
+            targets = targets.masked_fill(~(mask[:, :-1].bool() & mask[:, 1:].bool()), -100)
+        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), targets.flatten())
         return loss if return_type == "loss" else (logits, loss)
 
     def run_with_cache(

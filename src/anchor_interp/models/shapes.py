@@ -66,19 +66,19 @@ class ModelConfig:
 class InitConfig:
     """Initialisation by rate gamma: every weight ~ N(0, (d_in^-gamma)^2); see models.init."""
 
-    gamma: float = bounded(0.5, low=-4, high=4)
+    gamma: float = bounded(0.5, low=-1, high=4)
     """The initialisation rate of every matrix that has no rate of its own."""
     scheme: Literal["paper", "released"] = "paper"
     """``paper``: d_in is the input width of each matrix, biases start at 0. ``released`` is the
     released code's variant: d_model for every matrix, W_O and W_out divided by sqrt(2 n_layers),
     biases uniform in +-1/sqrt(d_in)."""
-    gamma_embed: float | None = bounded(None, low=-4, high=4)
+    gamma_embed: float | None = bounded(None, low=-1, high=4)
     """Rate of W_E, W_pos and W_U; gamma if None."""
-    gamma_qk: float | None = bounded(None, low=-4, high=4)
+    gamma_qk: float | None = bounded(None, low=-1, high=4)
     """Rate of W_Q and W_K; gamma if None."""
-    gamma_vo: float | None = bounded(None, low=-4, high=4)
+    gamma_vo: float | None = bounded(None, low=-1, high=4)
     """Rate of W_V and W_O; gamma if None."""
-    gamma_mlp: float | None = bounded(None, low=-4, high=4)
+    gamma_mlp: float | None = bounded(None, low=-1, high=4)
     """Rate of W_in and W_out; gamma if None."""
     embed_d_in: Literal["d_model", "d_vocab"] = "d_model"
     """The input width of the embedding tables, which the papers leave open: ``d_model`` (the

@@ -9,13 +9,12 @@ import functools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anchor_interp import __version__
-from anchor_interp._util.errors import StoreError
-from anchor_interp._util.files import is_there, output_file
+from anchor_interp._util import files
 from anchor_interp._util.schema import checked_path
 from anchor_interp.pages import style
 from anchor_interp.pages.attention_views import View, bundle
@@ -40,12 +39,8 @@ class Picture:
 
 def output_folder(out: str | Path, what: str) -> Path:
     """The folder, if a page can be written into it; StoreError if it is a file or a run's."""
-    out = checked_path(out, "out")
-    if out.exists() and not out.is_dir():
-        raise StoreError(f"{out} is a file; name a folder for {what}")
-    if is_there(out / "config.json"):
-        raise StoreError(f"{out} is a run's folder; name another one for {what}")
-    output_file(out / "index.html")
+    out = files.output_folder(checked_path(out, "out"), what, "run")
+    files.output_file(out / "index.html")
     return out
 
 
@@ -65,7 +60,7 @@ def fill_page(
 
 def template_text(name: str) -> str:
     """The text of a file among the templates."""
-    return files("anchor_interp.pages").joinpath("templates", name).read_text("utf-8")
+    return resources.files("anchor_interp.pages").joinpath("templates", name).read_text("utf-8")
 
 
 @functools.cache

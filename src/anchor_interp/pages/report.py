@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp._util.files import output_file, write_output
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.files import output_file, output_folder, write_output
 from anchor_interp._util.schema import checked_path, to_dict
 from anchor_interp.pages import run_figures, style
 from anchor_interp.pages.attention_views import example_views
@@ -40,9 +40,7 @@ def write_report(
     if not runs:
         raise ConfigError("there is no run to report on; expected at least one")
     if pictures is not None:
-        output_file(pictures / "any.png")
-        if pictures.exists() and not pictures.is_dir():
-            raise StoreError(f"{pictures} is a file; name a folder for the pictures")
+        output_file(output_folder(pictures, "the pictures") / "any.png")
     page = render(runs)
     written = []
     if pictures is not None:

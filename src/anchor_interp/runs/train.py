@@ -7,7 +7,7 @@ import torch
 
 from anchor_interp._util import environment
 from anchor_interp._util.errors import InterruptedRunError
-from anchor_interp._util.files import is_there
+from anchor_interp._util.files import is_there, output_folder
 from anchor_interp._util.progress import Progress, reporting_one
 from anchor_interp._util.schema import checked, checked_path
 from anchor_interp.runs.config import RunConfig
@@ -58,7 +58,7 @@ def train(
     """
     checked(config, RunConfig, "config")
     check_tracker(track)
-    path = checked_path(out, "out")
+    path = output_folder(checked_path(out, "out"), "the run", "sweep")
     group, device = processes(config, device)
     target = environment.resolve_device(device)
     check_training_fits(config, target)

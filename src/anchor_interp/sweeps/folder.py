@@ -25,8 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-import yaml
-
 from anchor_interp._util import errors, files
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreError, raising
 from anchor_interp._util.lock import Lock, NoLocksError, is_held
@@ -35,7 +33,7 @@ from anchor_interp.runs.phase import Phase
 from anchor_interp.sweeps.columns import COLUMNS, STATES, State, aligned
 from anchor_interp.sweeps.rows import planned_row, updated_row
 from anchor_interp.sweeps.settings import TableRow
-from anchor_interp.sweeps.spec import MAX_BYTES, Sweep, read_sweep, to_plain
+from anchor_interp.sweeps.spec import MAX_BYTES, Grid, Sweep, read_sweep, to_plain, written
 from anchor_interp.sweeps.table_files import DAMAGES, from_csv, from_parquet, to_parquet
 
 if TYPE_CHECKING:
@@ -75,7 +73,17 @@ class SweepFolder:
 
     def spec(self) -> Sweep:
         """Everything that was asked for; StoreError if this is not a sweep folder."""
-        return read_sweep(sweep_folder(self.path).spec_file)
+        return read_sweep(sweep_folder(self.path).spec_file, exact=True)
+
+    def resumed(self, sweep: Sweep) -> Sweep:
+        """A sweep with this folder's grids in place of those that are equal up to the last digit.
+
+        So the runs of a folder that holds 0.6000000000000001 are resumed, not trained again at 0.6.
+        """
+        before = self.spec().grids if files.is_there(self.spec_file) else ()
+        known = [(Grid(each.start, each.axes, each.together, each.seeds), each) for each in before]
+        kept = (next((own for short, own in known if short == g), g) for g in sweep.grids)
+        return Sweep(tuple(kept))
 
     def extend(self, sweep: Sweep) -> Sweep:
         """Add a sweep to what was asked for, and return all of it; creates a missing folder.
@@ -237,12 +245,16 @@ def phases(rows: Iterable[TableRow]) -> dict[str, int]:
 
 def _yaml(sweep: Sweep) -> str:
     """The text of ``spec.yaml``; ConfigError if it could not be read again."""
-    plain = to_plain(sweep)
-    text: str = yaml.safe_dump(plain, sort_keys=False, width=100, default_flow_style=None)
+    text = written(to_plain(sweep))
     if len(text) > MAX_BYTES:
         text = f"spec.yaml would exceed {MAX_BYTES:,} bytes"
         raise ConfigError(f"{text}; give each part its own folder")
     return text
+
+
+def new_folder(path: str | Path) -> SweepFolder:
+    """The sweep folder that a sweep goes to; StoreError if it is a file or a run's folder."""
+    return SweepFolder(files.output_folder(checked_path(path, "out"), "the sweep", "run"))
 
 
 def sweep_folder(path: str | Path) -> SweepFolder:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from anchor_interp._util import files
 from anchor_interp._util.errors import StoreError
+from anchor_interp._util.rounding import decimal
 from anchor_interp._util.schema import from_dict
 from anchor_interp.analysis.mechanism import kept_fingerprint
 from anchor_interp.runs.config import RunConfig, last_step, total_decay
@@ -39,7 +40,7 @@ def planned_row(name: str, config: RunConfig) -> TableRow:
     prefix = "" if config.task.network is None else OF_MODEL
     row |= {prefix + name: value for name, value in plain_fields(config.model).items()}
     for part in (config.init, config.train):
-        row |= {name: value for name, value in vars(part).items() if name in COLUMNS}
+        row |= {name: decimal(value) for name, value in vars(part).items() if name in COLUMNS}
     return row | {"total_decay": total_decay(config.train)}
 
 

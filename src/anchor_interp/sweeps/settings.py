@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.rounding import decimal
 from anchor_interp._util.schema import shown, suggestion
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.runs.config import TrainConfig
@@ -124,7 +125,7 @@ def rows_where(
     for name, wanted in where.items():
         values = tuple(wanted) if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
         check_column(name, "where", columns)
-        before, kept = kept, [row for row in kept if any(row.get(name) == v for v in values)]
+        before, kept = kept, [r for r in kept if _plain(r.get(name)) in map(_plain, values)]
         if not kept:
             expected = listed(values_of(before, name)[:10])
             raise ConfigError(f"no run has {name} {listed(values)}; expected one of {expected}")
@@ -154,5 +155,6 @@ def _rank(value: Value) -> tuple[int, float, str]:
 
 
 def _plain(value: Value) -> Value:
-    """A whole number as an integer, so that 1 and 1.0 have one name."""
+    """A decimal, a whole one as an integer, so that 1 and 1.0 have one name."""
+    value = decimal(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value

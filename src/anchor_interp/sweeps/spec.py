@@ -15,7 +15,8 @@ The anchors of a task change in the same way: ``anchors``, ``overrides`` and ``u
 (``examples/own_anchors.yaml``), and ``task`` is a whole task, by its name or its fields.
 
 A run is its configuration: grids that ask for the same one share it, and a new value on an axis
-does not change the names (:func:`anchor_interp.runs.config.run_id`) of the other runs.
+does not change the names (:func:`anchor_interp.runs.config.run_id`) of the other runs. Values that
+differ in the last digit are one value: 0.6000000000000001 is 0.6.
 """
 
 import itertools
@@ -23,7 +24,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_type_hints
@@ -32,6 +33,7 @@ import yaml
 
 from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp._util.files import read_bytes
+from anchor_interp._util.rounding import decimal
 from anchor_interp._util.schema import checked, checked_path, from_dict, shown, to_dict
 from anchor_interp.runs.config import RunConfig, override, read_config, run_id
 from anchor_interp.runs.presets import preset
@@ -50,13 +52,51 @@ _SPELLED = {
 }
 """How a file gives the fields of an anchor task that are neither numbers nor names."""
 
-# The safe loader, in C where PyYAML has it. It reads 1e-3 as a number, as JSON does.
-Loader: Any = type("Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"),
-    list("-+.0123456789"),
-)
+_TAG = "tag:yaml.org,2002:"
+_NUMBERS = {
+    "int": r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|0b[01_]+)$",
+    "float": r"[-+]?(([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?"
+    r"|[0-9][0-9_]*[eE][-+]?[0-9]+|\.(inf|Inf|INF))$|\.(nan|NaN|NAN)$",
+}
+"""How a file writes numbers: as in YAML 1.1 and JSON, 1e-3 too. What YAML 1.1 counts in sixties
+(1:5 is 65) or in eights (0100 is 64) is a text, as is a date."""
+
+
+def _resolvers(before: Mapping[str, Any]) -> dict[str, list[tuple[str, Any]]]:
+    """What plain texts stand for, by their first characters."""
+    ours = {_TAG + name for name in (*_NUMBERS, "timestamp")}
+    kept = {c: [each for each in known if each[0] not in ours] for c, known in before.items()}
+    numbers = [(_TAG + name, re.compile(form)) for name, form in _NUMBERS.items()]
+    return kept | {c: [*kept.get(c, ()), *numbers] for c in "-+.0123456789"}
+
+
+class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The safe loader, in C where PyYAML has it, which refuses a name that occurs twice."""
+
+    yaml_implicit_resolvers: Any = _resolvers(yaml.SafeLoader.yaml_implicit_resolvers)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """The names and values of an object."""
+        names = [n for n, _ in getattr(node, "value", ()) if n.tag != f"{_TAG}merge"]
+        texts = [str(self.construct_object(name, deep=True)) for name in names]
+        for place, text in enumerate(texts):
+            if text in texts[:place]:
+                twice = f"the name {shown(text)} occurs twice in one object; keep one"
+                raise yaml.constructor.ConstructorError(None, None, twice, names[place].start_mark)
+        return super().construct_mapping(node, deep)
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
+    """Writes so that :class:`Loader` reads the same."""
+
+    yaml_implicit_resolvers: Any = Loader.yaml_implicit_resolvers
+
+
+def written(plain: Any) -> str:
+    """Plain values as a sweep file."""
+    flow: dict[str, Any] = {"width": 100, "default_flow_style": None}
+    text: str = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, **flow)
+    return text
 
 
 @dataclass(frozen=True)
@@ -70,11 +110,14 @@ class Grid:
     together: tuple[Axes, ...] = ()
     """Groups of fields that move together; the fields of a group have equally many values."""
     seeds: tuple[int, ...] = (0,)
+    exact: InitVar[bool] = False
+    """Whether values differ that differ in the last digit, as in a folder of an earlier version."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, exact: bool) -> None:
         checked(self.start, RunConfig, "start")
-        object.__setattr__(self, "axes", _frozen(self.axes, "axes", self.start))
-        groups = tuple(_frozen(g, "zip", self.start, once=False) for g in self.together)
+        object.__setattr__(self, "axes", _frozen(self.axes, "axes", self.start, exact))
+        frozen = (_frozen(g, "zip", self.start, exact, once=False) for g in self.together)
+        groups = tuple(frozen)
         object.__setattr__(self, "together", groups)
         for group in groups:
             if len({len(values) for values in group.values()}) != 1:
@@ -130,18 +173,21 @@ SWEEPS: Mapping[str, Path] = MappingProxyType(
 (``tiny-decay``), and over gamma and depth (``tiny-depth``)."""
 
 
-def read_sweep(path: str | Path) -> Sweep:
-    """Read a sweep from a YAML or JSON file; ConfigError names what is invalid in it."""
+def read_sweep(path: str | Path, *, exact: bool = False) -> Sweep:
+    """Read a sweep from a YAML or JSON file; ConfigError names what is invalid in it.
+
+    ``exact`` is that of :class:`Grid`.
+    """
     path = checked_path(path, "the path of the sweep")
     try:
         text = read_bytes(path, limit=MAX_BYTES).decode("utf-8-sig")
-        return parse_sweep(yaml.load(text, Loader), folder=path.parent)
+        return parse_sweep(yaml.load(text, Loader), folder=path.parent, exact=exact)
     except (UnicodeDecodeError, yaml.YAMLError, RecursionError, ConfigError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"cannot read the sweep {path}: {reason}") from error
 
 
-def parse_sweep(data: Any, *, folder: Path = Path()) -> Sweep:
+def parse_sweep(data: Any, *, folder: Path = Path(), exact: bool = False) -> Sweep:
     """Make a sweep from the plain values of a file, or of a single grid; see :func:`read_sweep`.
 
     Paths of configurations are relative to ``folder``.
@@ -152,7 +198,8 @@ def parse_sweep(data: Any, *, folder: Path = Path()) -> Sweep:
         grid = {name: value for name, value in data.items() if name != "schema"}
         data = {"schema": data.get("schema", SCHEMA), "grids": [grid]}
     grids = from_dict(_SweepEntries, data).grids
-    return Sweep(tuple(_grid(entries, f"grid {n}", folder) for n, entries in enumerate(grids, 1)))
+    numbered = enumerate(grids, 1)
+    return Sweep(tuple(_grid(entries, f"grid {n}", folder, exact) for n, entries in numbered))
 
 
 def to_plain(sweep: Sweep) -> dict[str, Any]:
@@ -183,7 +230,7 @@ class _GridEntries:
     seeds: int | tuple[int, ...] | None = None
 
 
-def _grid(data: Any, where: str, folder: Path) -> Grid:
+def _grid(data: Any, where: str, folder: Path, exact: bool) -> Grid:
     entries = from_dict(_GridEntries, data, where)
     if entries.preset is not None and entries.config is not None:
         raise ConfigError(f"{where} has a preset and a config; use one of them")
@@ -197,19 +244,21 @@ def _grid(data: Any, where: str, folder: Path) -> Grid:
         seeds = (start.seed,) if entries.seeds is None else entries.seeds
         if isinstance(seeds, int):
             seeds = tuple(range(checked(seeds, int, "seeds", low=1, high=MAX_RUNS)))
-        changes = {name: _entry(name, value, start) for name, value in entries.set.items()}
-        grid: Grid = Grid(override(start, **changes), entries.axes, entries.zip, seeds)
+        changes = {name: _entry(name, decimal(v), start) for name, v in entries.set.items()}
+        start = override(start, **changes)
+        grid: Grid = Grid(start, entries.axes, entries.zip, seeds, exact)
     return grid
 
 
-def _frozen(axes: Any, where: str, start: RunConfig, *, once: bool = True) -> Axes:
+def _frozen(axes: Any, where: str, start: RunConfig, exact: bool, *, once: bool = True) -> Axes:
     """Axes that cannot be changed; with ``once``, without repeated values."""
     frozen = {}
     for name, values in checked(axes, Mapping, where).items():
-        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+        is_list = isinstance(values, Sequence) and not isinstance(values, str | bytes)
+        if not (is_list or getattr(values, "ndim", 0) == 1) or not len(values):
             expected = "expected a list of one or more values"
             raise ConfigError(f"{where}.{name} is {shown(values)}; {expected}")
-        given = [_entry(name, value, start) for value in values]
+        given = [_entry(name, value if exact else decimal(value), start) for value in values]
         frozen[name] = tuple(v for i, v in enumerate(given) if not once or v not in given[:i])
     return MappingProxyType(frozen)
 

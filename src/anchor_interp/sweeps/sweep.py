@@ -13,10 +13,10 @@ from pathlib import Path
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.limits import launched
 from anchor_interp._util.progress import reporting_all
-from anchor_interp._util.schema import checked, checked_path
+from anchor_interp._util.schema import checked
 from anchor_interp.runs.measurements import Measure
 from anchor_interp.sweeps.engine import Engine
-from anchor_interp.sweeps.folder import SweepFolder, counts
+from anchor_interp.sweeps.folder import SweepFolder, counts, new_folder
 from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Sweep, read_sweep
 from anchor_interp.sweeps.todo import Todo
@@ -53,8 +53,9 @@ def sweep(
         raise ConfigError(f"{text}: leave accelerate launch out, or unset WORLD_SIZE")
     plan = spec if isinstance(spec, Sweep) else read_sweep(spec)
     checked(batch, int, "batch", low=0)
+    folder = new_folder(out)
+    plan = folder.resumed(plan)
     configs = plan.configs()
-    folder = SweepFolder(checked_path(out, "out"))
     engine = LocalEngine() if engine is None else engine
     by_run = measures if isinstance(measures, Mapping) else dict.fromkeys(configs, measures)
     wanted = {name: tuple(by_run.get(name, ())) for name in configs}

@@ -1,6 +1,5 @@
 """What is typed on a command line: ``NAME=VALUE,VALUE`` for axes and for conditions."""
 
-import datetime
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -31,10 +30,9 @@ def named_values(texts: Iterable[str]) -> dict[str, list[Any]]:
 
 def _value(text: str) -> Any:
     try:
-        value = yaml.load(text, Loader)
+        return yaml.load(text, Loader)
     except yaml.YAMLError:
         return text
-    return text if isinstance(value, datetime.date) else value
 
 
 def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None) -> Sweep:

@@ -1,5 +1,6 @@
 """Sets of examples: what a task gives for training and judging, and what an analysis is about."""
 
+import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,10 +132,15 @@ class Examples(Readable):
         places: named positions, as ``at``; sites and masks take their names. ``last`` always is
             where the answer is read.
         padding: the token that fills rows on the left or right; no position lies in it, and
-            negative ones count from its beginning. A model reads it like any token.
+            negative ones count from its beginning. A model reads it like any token, unless there is
+            a mask.
+        attention_mask: 1 for a token, 0 for padding [n, pos], as TransformerLens and transformers
+            have it. Every model gets it. It alone tells padding from tokens, so the padding token
+            may also be a real one.
 
     Raises:
-        ConfigError: arrays that do not fit together, no sequence, or a position in the padding.
+        ConfigError: arrays that do not fit together, no sequence, a position in the padding, or a
+            padding token that may also be a real one.
     """
 
     def __init__(
@@ -147,9 +153,15 @@ class Examples(Readable):
         labels: Mapping[str, Any] | None = None,
         places: Mapping[str, Integers | int] | None = None,
         padding: int | None = None,
+        attention_mask: Integers | None = None,
     ) -> None:
         self.tokens: Integer[np.ndarray, "n pos"] = as_integers(tokens, "tokens", "n, pos")
         self.padding = checked(padding, int | None, "padding")
+        self.attention_mask: Bool[np.ndarray, "n pos"] | None = None
+        if attention_mask is not None:
+            self.attention_mask = _mask(attention_mask, self.tokens.shape)
+        self.inside: Bool[np.ndarray, "n pos"] = self._inside()
+        """Where a row holds tokens, not padding."""
         self.answers = None if answers is None else self._each(answers, "answers")
         self.wrong = None if wrong is None else self._each(wrong, "wrong")
         self.at: Int64[np.ndarray, " n"] = self._columns(at, "at")
@@ -167,16 +179,34 @@ class Examples(Readable):
 
     def __getitem__(self, index: Any) -> "Examples":
         """One example by its number, or some by a slice, numbers or a mask [n] of booleans."""
-        rows = np.atleast_1d(np.arange(len(self))[index])
-        return Examples(
-            self.tokens[rows],
+        return self._part(np.atleast_1d(np.arange(len(self))[index]), self.tokens.shape[1])
+
+    def until(self, stop: int) -> "Examples":
+        """The first ``stop`` positions, which hold all answers; later places are left out."""
+        return self._part(np.arange(len(self)), stop)
+
+    def _part(self, rows: Int[np.ndarray, " some"], stop: int) -> "Examples":
+        some = Examples(
+            self.tokens[rows, :stop],
             None if self.answers is None else self.answers[rows],
             None if self.wrong is None else self.wrong[rows],
             at=self.at[rows],
             labels={name: values[rows] for name, values in self.labels.items()},
-            places={name: where[rows] for name, where in self.places.items()},
-            padding=self.padding,
+            places={n: at[rows] for n, at in self.places.items() if at.max() < stop},
+            attention_mask=self.inside[rows, :stop],
         )
+        some.padding = self.padding
+        if self.attention_mask is None:
+            some.attention_mask = None
+        return some
+
+    def dataset(self) -> Dataset:
+        """As training data: the tokens of each row up to where it is answered, and the answer."""
+        if self.answers is None:
+            raise ConfigError("the examples have no answers, so nothing is trained on them")
+        read = self.inside & (np.arange(self.tokens.shape[1]) <= self.at[:, None])
+        prompts = [row[inside].tolist() for row, inside in zip(self.tokens, read, strict=True)]
+        return Dataset.of(prompts, self.answers[:, None].tolist())
 
     def positions(self, where: str | int | Integers) -> Int64[np.ndarray, " n"]:
         """The column of a place in every row: by its name, or as ``at``."""
@@ -187,15 +217,6 @@ class Examples(Readable):
         with raising(ConfigError, "", hint if where in ("key", "first", "second") else ""):
             check_name(where, named, "no place of the examples")
         return named[where]
-
-    @functools.cached_property
-    def inside(self) -> Bool[np.ndarray, "n pos"]:
-        """Where a row holds tokens, not padding."""
-        if self.padding is None:
-            return np.ones(self.tokens.shape, np.bool_)
-        token = self.tokens != self.padding
-        after, before = (np.maximum.accumulate(t, 1) for t in (token, token[:, ::-1]))
-        return after & before[:, ::-1]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -212,16 +233,34 @@ class Examples(Readable):
         """Positions as columns, inside the padding."""
         each: Any = where if np.ndim(where) else np.full(len(self), where)
         given = self._each(each, name)
-        first = self.inside.argmax(1)
-        stop = first + self.inside.sum(1)
+        length = self.tokens.shape[1]
+        stop = length - self.inside[:, ::-1].argmax(1)
         columns = np.where(given < 0, stop + given, given)
-        outside = np.flatnonzero((columns < first) | (columns >= stop))
-        if len(outside):
-            row = outside[0]
-            inside = f"which has {stop[row] - first[row]} tokens from position {first[row]} on"
-            inside += "" if self.padding is None else "; the rest is padding"
+        known = (columns >= 0) & (columns < length)
+        held = known & self.inside[np.arange(len(self)), np.where(known, columns, 0)]
+        for row in np.flatnonzero(~held)[:1]:
+            tokens = self.inside[row]
+            inside = f"which has {tokens.sum()} tokens from position {tokens.argmax()} on"
+            inside += "" if self.inside.all() else "; the rest is padding"
             raise ConfigError(f"{name} is {given[row]} in row {row}, {inside}")
         return columns
+
+    def _inside(self) -> Bool[np.ndarray, "n pos"]:
+        """Where rows hold tokens; ConfigError if the padding token may also be a real one."""
+        if self.attention_mask is not None:
+            return self.attention_mask
+        token = np.broadcast_to(self.tokens != self.padding, self.tokens.shape)
+        begins, ends = ~token[:, 0], ~token[:, -1]
+        doubts = {
+            f"row {(begins & ends).argmax()} begins and ends": (begins & ends).any(),
+            "every row begins": begins.all(),
+            "every row ends": ends.all(),
+        }
+        for where in (where for where, holds in doubts.items() if holds and token.any(1).all()):
+            mask = "give Examples(..., attention_mask=...), 1 for a token and 0 for padding"
+            raise ConfigError(f"{where} with {self.padding}; is it padding or a token? {mask}")
+        after, before = (np.maximum.accumulate(t, 1) for t in (token, token[:, ::-1]))
+        return after & before[:, ::-1]
 
     def _each(self, values: Integers, name: str) -> Int64[np.ndarray, " n"]:
         return self._column(as_integers(values, name, "n").astype(np.int64), name)
@@ -253,7 +292,8 @@ def order_of(examples: Examples) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndar
 
     Equal examples, which have the same tokens, answers and positions, share the first one's place.
     """
-    each = (examples.answers, examples.wrong, examples.at, *examples.places.values())
+    given = examples.answers, examples.wrong, examples.at, examples.attention_mask
+    each = (*given, *examples.places.values())
     rows = np.column_stack([examples.tokens, *(values for values in each if values is not None)])
     _, which = np.unique(rows, axis=0, return_inverse=True)
     order = np.argsort(which.ravel(), kind="stable")
@@ -269,6 +309,16 @@ def check_aligned(**named: Examples) -> None:
         if n := (a.positions(place) != b.positions(place)).sum():
             where = f"elsewhere in {n} of {len(a)} {other} examples; pair rows whose places agree"
             raise ConfigError(f"{place!r} is {where}")
+
+
+def _mask(given: Any, shape: tuple[int, ...]) -> Bool[np.ndarray, "n pos"]:
+    """An attention mask as booleans."""
+    with contextlib.suppress(ValueError, TypeError):  # what is no array is no mask
+        array = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+        if array.shape == shape and array.dtype.kind in "biu" and np.isin(array, (0, 1)).all():
+            return array.astype(np.bool_)
+    expected = f"expected 1 (a token) or 0 (padding) in shape {shape}"
+    raise ConfigError(f"attention_mask is {shown(given)}; {expected}")
 
 
 def as_integers(values: Any, name: str, axes: str) -> Integer[np.ndarray, "..."]:

@@ -1,0 +1,278 @@
+"""Examples of several lengths, padded on the left or the right, with an attention mask.
+
+Each example alone, without padding, must give the same numbers as all of them together. Models on
+TransformerLens number the tokens that are not masked, so this holds for positions too.
+"""
+
+import copy
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_models import LAYOUTS, random_model
+from versions import only_3
+
+import anchor_interp as ai
+from anchor_interp.analysis.attention import attention_patterns
+from anchor_interp.analysis.flow import information_flow
+from anchor_interp.analysis.logit_attribution import logit_lens
+from anchor_interp.interventions.hooks import activations
+from anchor_interp.interventions.passes import Replacement, replaced_run
+from anchor_interp.models.forward import fast_last_logits
+from anchor_interp.models.rows import Rows, warn_of_padding
+from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.runs.evaluation import predict
+from anchor_interp.tasks.exchanges import InterchangePairs
+
+pytestmark = pytest.mark.usefixtures("no_gradients")
+LENGTHS = np.array([9, 4, 6, 5, 3])
+N, LONGEST = len(LENGTHS), 9
+RIGHT, WRONG = np.arange(20, 25), np.arange(30, 35)
+VERB = np.array([2, 1, 3, 0, 1])  # counted from the first token
+ON_LEFT = np.array([True, True, False, False, True])
+SIDES = (ON_LEFT | True, ON_LEFT & False)
+
+
+def sentences(
+    on_left: np.ndarray = ON_LEFT, seed: int = 0, answers: np.ndarray = RIGHT, times: int = 1
+) -> ai.Examples:
+    """Token 0 is padding, and the first token of every sentence besides."""
+    lengths, verb, n = np.tile(LENGTHS, times), np.tile(VERB, times), N * times
+    shift = np.where(np.tile(on_left, times), LONGEST - lengths, 0)[:, None]
+    place = np.arange(LONGEST) - shift
+    mask = (place >= 0) & (place < lengths[:, None])
+    tokens = np.random.default_rng(seed).integers(1, 100, (n, LONGEST)) * mask * (place != 0)
+    right, wrong = np.tile(answers, times), np.tile(RIGHT + WRONG - answers, times)
+    places = {"verb": verb + shift[:, 0]}
+    return ai.Examples(tokens, right, wrong, places=places, attention_mask=mask)
+
+
+def alone(examples: ai.Examples, row: int) -> ai.Examples:
+    """One example without padding."""
+    one = examples[row]
+    kept = one.inside[0]
+    places = {name: where - kept.argmax() for name, where in one.places.items()}
+    return ai.Examples(one.tokens[:, kept], one.answers, one.wrong, places=places)
+
+
+def rotary() -> HookedTransformer:
+    from transformer_lens import HookedTransformerConfig
+
+    config = HookedTransformerConfig(
+        n_layers=2, n_heads=2, d_model=16, d_head=8, d_mlp=12, d_vocab=120, n_ctx=10,
+        act_fn="gelu", normalization_type="RMS", positional_embedding_type="rotary",
+        n_key_value_heads=1, device="cpu", seed=None, dtype=torch.float64,
+    )  # fmt: skip
+    with pytest.warns(DeprecationWarning, match="HookedTransformer"):
+        model = HookedTransformer(config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator) / 2)
+    return model.eval()
+
+
+@pytest.fixture(params=[*LAYOUTS, pytest.param("rotary", marks=only_3)])
+def model(request: pytest.FixtureRequest) -> HookedTransformer:
+    return rotary() if request.param == "rotary" else random_model(request.param, n_layers=2)
+
+
+def answers_of(examples: ai.Examples) -> tuple[Any, Any]:
+    return examples.answers, examples.wrong
+
+
+def _patched(model: HookedTransformer, clean: ai.Examples, corrupted: ai.Examples) -> Any:
+    names: Any = ["resid_pre", "k"]
+    sites = ai.site_grid(model, names, positions=("verb", "last", "other"))
+    metric = ai.logit_difference(*answers_of(clean))
+    return ai.patch(model, clean, corrupted, sites, metric).values
+
+
+def _paths(model: HookedTransformer, clean: ai.Examples, corrupted: ai.Examples) -> Any:
+    paths = [
+        ai.Connection(ai.Site("z", 0, "last")),
+        ai.Connection(ai.Site("resid_pre", 0, "verb"), (ai.Site("v", 1, "verb"),)),
+    ]
+    return ai.path_patch(model, clean, corrupted, paths, ai.log_prob(clean)).values
+
+
+def _estimated(model: HookedTransformer, clean: ai.Examples, corrupted: ai.Examples) -> Any:
+    sites = ai.site_grid(model, ["attn_out"], positions=("verb", "last"))
+    metric = ai.log_prob(clean)
+    return ai.attribution_patch(model, clean, corrupted, sites, metric, steps=2).values
+
+
+def _exchanged(model: HookedTransformer, clean: ai.Examples, corrupted: ai.Examples) -> Any:
+    pairs = InterchangePairs(clean, corrupted, np.asarray(corrupted.answers))
+    return ai.interchange(model, pairs, ai.Site("resid_mid", 1, "verb")).answers[None]
+
+
+def _hidden(model: HookedTransformer, clean: ai.Examples, _: ai.Examples) -> Any:
+    verbs = clean[clean.positions("verb") != clean.at]
+    with ai.mask_position(model, verbs, "verb", renormalise=True):
+        return ai.last_logits(model, verbs).T
+
+
+def _replaced(model: HookedTransformer, clean: ai.Examples, _: ai.Examples) -> Any:
+    halved = Replacement("blocks.1.hook_attn_out", torch.zeros(*clean.tokens.shape, 16).double())
+    return replaced_run(model, clean, [halved], batch_size=2)[0].T
+
+
+INSTRUMENTS: dict[str, Callable[[Any, ai.Examples, ai.Examples], Any]] = {
+    "last_logits": lambda model, clean, _: ai.last_logits(model, clean).T,
+    "predict": lambda model, clean, _: predict(model, clean)[None],
+    "replaced_run": _replaced,
+    "patch": _patched,
+    "path_patch": _paths,
+    "attribution_patch": _estimated,
+    "interchange": _exchanged,
+    "mask_position": _hidden,
+    "logit_lens": lambda model, clean, _: np.moveaxis(logit_lens(model, clean).logits, 1, -1),
+    "attribute_logits": lambda model, clean, _: np.moveaxis(
+        ai.attribute_logits(model, clean).logits, 1, -1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INSTRUMENTS)
+def test_an_instrument_says_of_padded_examples_what_it_says_of_each_alone(
+    model: HookedTransformer, name: str
+) -> None:
+    clean, corrupted = sentences(), sentences(seed=1, answers=WRONG)
+    together = np.asarray(INSTRUMENTS[name](model, clean, corrupted))
+    each = [
+        np.asarray(INSTRUMENTS[name](model, alone(clean, row), alone(corrupted, row)))
+        for row in range(N)
+    ]
+    np.testing.assert_allclose(together, np.concatenate(each, -1), rtol=0, atol=1e-10)
+    assert together.std() > 0
+
+
+def test_an_ablated_edge_of_padded_examples_is_that_of_each_alone(
+    model: HookedTransformer,
+) -> None:
+    examples = sentences()
+    for row in range(N):
+        whole, bare = examples[row], alone(examples, row)
+        padded = ai.EdgeAblation(model, whole, "zero")
+        cut = ai.EdgeAblation(model, bare, "zero")
+        kept = np.flatnonzero(whole.inside[0])
+        ablated = np.zeros((3, *padded.reachable.shape), np.bool_)
+        ablated[0] = padded.reachable
+        ablated[1, 0, :, kept[-1], kept[0]] = ablated[2, 1, :, kept[-1], kept[1]] = True
+        inside = ablated[..., kept, :][..., kept]
+        np.testing.assert_allclose(padded.measure(ablated), cut.measure(inside), atol=1e-10)
+        assert np.array_equal(padded.reachable[..., kept, :][..., kept], cut.reachable)
+        assert padded.reachable.sum() == cut.reachable.sum()  # no edge of padding is a part
+
+
+def test_a_circuit_of_padded_examples_has_no_edge_of_padding() -> None:
+    model = random_model("pre", n_layers=2, n_heads=1)
+    tokens = np.random.default_rng(0).integers(1, 100, (6, 6))
+    padded = ai.Examples(tokens, attention_mask=np.arange(6) > np.full((6, 1), 1))
+    benches = [
+        [ai.EdgeAblation(model, each, ablation) for each in (padded, ai.Examples(tokens[:, 2:]))]
+        for ablation in ("zero", "mean", "resample")
+    ]
+    for pair in benches:
+        circuit, expected = (ai.prune(bench, quiet=True) for bench in pair)
+        assert np.array_equal(circuit.edges[..., 2:, 2:], expected.edges)
+        assert circuit.size == expected.size > 0
+        one, other = map(ai.score_circuit, pair, (circuit, expected))
+        assert one.faithfulness.accuracy == other.faithfulness.accuracy
+
+
+def test_attention_and_flow_are_those_of_each_alone(model: HookedTransformer) -> None:
+    examples = sentences()
+    names = ["blocks.0.attn.hook_pattern", "blocks.1.hook_resid_post"]
+    found = activations(model, examples, names, batch=2)
+    patterns = attention_patterns(model, examples)
+    for row in range(N):
+        bare, kept = alone(examples, row), np.flatnonzero(examples.inside[row])
+        expected = activations(model, bare, names)
+        attention = found[names[0]][row][:, kept][:, :, kept]
+        torch.testing.assert_close(attention, expected[names[0]][0], atol=1e-10, rtol=0)
+        stream = found[names[1]][row, kept]
+        torch.testing.assert_close(stream, expected[names[1]][0], atol=1e-10, rtol=0)
+        shown = attention_patterns(model, bare)
+        np.testing.assert_allclose(
+            patterns.patterns[:, row][..., kept, :][..., kept], shown.patterns[:, 0], atol=1e-6
+        )
+        assert patterns.answers[row] == shown.answers[0]
+        flow, alone_flow = information_flow(model, examples[row]), information_flow(model, bare)
+        assert np.array_equal(flow.outputs[:, kept], alone_flow.outputs)
+
+
+@pytest.mark.parametrize("on_left", SIDES)
+def test_the_page_of_padded_examples_says_what_each_alone_does(on_left: np.ndarray) -> None:
+    model, examples = random_model("pre", n_layers=1), sentences(on_left, times=5)
+    correct = [int(predict(model, alone(examples, row))[0]) for row in range(len(examples))]
+    examples.answers = np.where(np.arange(len(examples)) % 5 > 0, correct, -1 + np.array(correct))
+    analysis: Any = ai.analyze_model(model, examples, quiet=True)
+    assert analysis.examples.accuracy == 0.8
+    for row, shown in enumerate(analysis.attention):
+        bare = alone(examples, row)
+        assert shown.words == tuple(map(str, bare.tokens[0].tolist()))
+        expected = attention_patterns(model, bare).patterns[:, 0]
+        np.testing.assert_allclose(shown.patterns, expected, atol=1e-6)
+
+
+def test_a_mask_acts_beside_an_attached_hook() -> None:
+    model, examples = random_model("post"), sentences(ON_LEFT | True)
+    expected = ai.last_logits(model, examples)
+    model.add_hook("blocks.0.hook_resid_pre", lambda tensor, **_: tensor)
+    torch.testing.assert_close(ai.last_logits(model, examples), expected, atol=1e-12, rtol=0)
+
+
+def test_a_full_mask_takes_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokens = random_model("post"), np.arange(18).reshape(2, 9)
+    whole = ai.Examples(tokens, attention_mask=np.ones_like(tokens))
+    monkeypatch.delattr(Rows, "through")
+    assert torch.equal(ai.last_logits(model, whole), fast_last_logits(model, torch.tensor(tokens)))
+
+
+def test_unmasked_padding_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    model = random_model("post", n_layers=1)
+    tokens = [[7, 7, 1, 2], [3, 4, 5, 6]]
+    warn_of_padding.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        right = ai.Examples([row[::-1] for row in tokens], padding=7)
+        ai.last_logits(model, right)  # nothing before the answer is padding
+        ai.last_logits(
+            model, ai.Examples(tokens, padding=7, attention_mask=np.not_equal(tokens, 7))
+        )
+        assert not caplog.records
+        left = ai.Examples(tokens, padding=7)
+        for _ in range(2):
+            ai.last_logits(model, left)
+            predict(model, left[:1])
+    assert [record.getMessage() for record in caplog.records] == [
+        "padding 7 is before the answers, and the model reads it like any token; mask it: "
+        "Examples(..., attention_mask=...)"
+    ]
+
+
+@only_3
+def test_a_mask_goes_before_that_of_a_tokenizer() -> None:
+    """TransformerLens takes every padding token on the left for padding."""
+    from types import SimpleNamespace
+
+    model = copy.deepcopy(random_model("pre"))
+    model.tokenizer = SimpleNamespace(
+        padding_side="left", pad_token_id=0, bos_token_id=None, bos_token=None
+    )
+    examples, plain = sentences(ON_LEFT | True), random_model("pre")
+    torch.testing.assert_close(ai.last_logits(model, examples), ai.last_logits(plain, examples))
+    longest = examples[0]  # its first token is 0
+    torch.testing.assert_close(ai.last_logits(model, longest), ai.last_logits(plain, longest))
+
+
+@only_3
+def test_a_mask_that_a_model_ignores_is_refused() -> None:
+    model = copy.deepcopy(random_model("pre"))
+    model.cfg.attention_dir = "bidirectional"
+    with pytest.raises(ai.ConfigError, match="attention is bidirectional; expected causal"):
+        ai.last_logits(model, sentences(ON_LEFT | True))
