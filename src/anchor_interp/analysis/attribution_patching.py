@@ -7,7 +7,10 @@ nearly linear between a and a': behind saturated softmaxes and LayerNorms, so at
 
 With ``steps`` the gradient is the mean over runs whose embeddings lie between those of the patched
 run and the donor's, at shares 0, 1/steps, ... (integrated gradients; Sundararajan et al. 2017;
-Hanna et al. 2024). At the embedding itself this converges to the effect of patching it.
+Hanna et al. 2024). At the embedding itself this converges to the effect of patching it: the
+attributions add up to the whole difference, which ``completeness`` reports. At other sites the way
+of the embeddings is not that of the patched activation: more steps can be further from patching
+than ``steps=1``, so compare some sites with patching.
 """
 
 from collections.abc import Sequence
@@ -23,7 +26,7 @@ from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import Edit, hooked
 from anchor_interp.interventions.metrics import Metric, measure
 from anchor_interp.interventions.passes import check_differentiable, replaced_run
-from anchor_interp.interventions.patching import Direction, PatchResult, Twins
+from anchor_interp.interventions.patching import SMALLEST_DIFFERENCE, Direction, PatchResult, Twins
 from anchor_interp.interventions.sites import Site, check_sites
 from anchor_interp.models.forward import answer_logits
 from anchor_interp.models.lens import is_bridge
@@ -47,17 +50,17 @@ def attribution_patch(
 ) -> PatchResult:
     """Estimate what :func:`anchor_interp.interventions.patching.patch` measures, at all sites.
 
-    All examples share a forward pass. ``steps`` above 1 takes integrated gradients, with a forward
-    and a backward pass each. Errors as in patching; ConfigError for a metric without a gradient.
+    All examples share a forward pass. ``steps`` above 1 takes integrated gradients along the
+    embedding, with a forward and a backward pass each. Errors as in patching; ConfigError for a
+    metric without a gradient.
     """
     checked(steps, int, "steps", low=1)
     twins = Twins(model, clean, corrupted, metric, direction)
     check_differentiable(model)
     sites = check_sites(model, sites)
-    hooks, n = list(dict.fromkeys(site.hook for site in sites)), len(twins.rows)
-    record = [*hooks, _EMBEDDING]
+    hooks, n = [*dict.fromkeys(site.hook for site in sites), _EMBEDDING], len(twins.rows)
     with torch.no_grad():
-        logits, given = replaced_run(model, twins.donors, (), record=record, batch_size=n)
+        logits, given = replaced_run(model, twins.donors, (), record=hooks, batch_size=n)
     donor = measure(metric, logits)
     base, own, slopes = gradients(twins, hooks, given[_EMBEDDING], 0.0)
     for share in np.arange(1, steps) / steps:
@@ -67,7 +70,17 @@ def attribution_patch(
     effects = [(changes[s.hook] * twins.mask(s, changes[s.hook])).flatten(1).sum(1) for s in sites]
     values = base + torch.stack(effects).double().cpu().numpy()
     runs = (donor, base) if direction == "denoise" else (base, donor)
-    return PatchResult(sites, direction, values, *runs)
+    whole = changes[_EMBEDDING].flatten(1).sum(1).double().cpu().numpy()
+    return PatchResult(sites, direction, values, *runs, completeness=_ratio(whole, donor - base))
+
+
+def _ratio(estimate: np.ndarray, whole: np.ndarray) -> float | None:
+    """The ratio of means over the examples that have a metric; None if hardly anything differs."""
+    known = ~np.isnan(whole)
+    difference = whole[known].mean() if known.any() else 0.0
+    if abs(difference) < SMALLEST_DIFFERENCE:
+        return None
+    return float(estimate[known].mean() / difference)
 
 
 def rank_correlation(estimate: PatchResult, patched: PatchResult) -> float:

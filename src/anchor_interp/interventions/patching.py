@@ -60,11 +60,16 @@ class PatchResult(Readable):
     """The metric of the patched runs."""
     clean: Float[np.ndarray, " example"]
     corrupted: Float[np.ndarray, " example"]
+    completeness: float | None = None
+    """Of an estimate by gradients: its sum over the embedding / the whole difference of the donor's
+    and the patched run, means over the examples; 1 if the attributions add up to it."""
 
     def _summary(self) -> str:
         apart = self.told_apart()
         examples = f"{len(apart)} examples, {apart.sum()} told apart"
         about = f"{self.direction}, {len(self.sites)} sites, {examples}"
+        if self.completeness is not None:
+            about += f"; estimated, completeness {self.completeness:.2f}"
         if self._nothing:
             return f"{about}\n{self._nothing}"
         rows = zip(self.sites, self.recovery().tolist(), strict=True)
