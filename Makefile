@@ -5,7 +5,7 @@
 # make slow-tests   the tests that start a cluster or several programs, run the notebooks or train long
 # make fast-tests   the tests that start no other program: a few minutes
 # make newest-lens  all fast tests beside the newest TransformerLens 4; LENS_TESTS=tests/models for some
-# make claims       the papers' claims: train and measure what is missing, then judge
+# make claims       judge the papers' claims on the committed tables, and fill the pages
 # make docs         build the documentation into site/; open site/index.html
 # make public-api   write tests/project/public_api.txt anew, after a change of the API that is meant
 # make evidence     the measurements in docs/evidence that are missing; remove one to make it anew
@@ -62,7 +62,7 @@ newest-lens: $(VENV)/.installed-dev # laid over the environment, which keeps ver
 	PYTHONPATH=$(abspath $(VENV))/lens-4 $(BIN)/pytest -m "not slow" $(SPREAD) $(LENS_TESTS)
 
 claims: $(VENV)/.installed
-	$(BIN)/python -m experiments.papers
+	$(BIN)/python experiments/ledger.py
 
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -74,8 +74,8 @@ public-api: $(VENV)/.installed-dev
 # One rule a file. Each command prints its JSON, or keeps what it has under .cache/ and goes on from
 # there when it is started again; docs/evidence/README.md says what a file shows and how long it takes.
 EVIDENCE := train_step train_step_without_onednn faults fuzz recipes recipes_search \
-	circuits circuit_sizes masks interchange analysis attribution_patching gpt2_shape scaling sweep sweep_long batched sweep_faults \
-	claims busy sequences language_speed specimens
+	circuits circuit_sizes residual_edges masks interchange analysis attribution_patching gpt2_shape scaling sweep sweep_long batched sweep_faults \
+	claims verdict busy sequences language_speed specimens
 
 evidence: $(EVIDENCE:%=docs/evidence/%.json)
 	$(BIN)/python benchmarks/tables.py
@@ -84,9 +84,11 @@ train_step = $(BIN)/python benchmarks/train_step.py --json
 train_step_without_onednn = $(train_step) --without-onednn --cases tiny paper-1head
 faults = PYTHONPATH=tests/helpers:experiments $(BIN)/python tests/robustness/faults.py
 fuzz = PYTHONPATH=tests/helpers:experiments $(BIN)/python tests/robustness/fuzz.py --minutes 30 --json .cache/fuzz.json && cat .cache/fuzz.json
-recipes = $(BIN)/python experiments/recipes.py judge
-recipes_search = $(BIN)/python experiments/recipes.py search
-interchange = $(BIN)/python experiments/interchange.py
+# measurements of runs: a module of experiments/evidence
+measure = PYTHONPATH=experiments $(BIN)/python -m evidence
+recipes = $(measure).recipes judge
+recipes_search = $(measure).recipes search
+interchange = $(measure) interchange
 analysis = $(BIN)/python benchmarks/analysis.py --json
 attribution_patching = $(BIN)/python benchmarks/attribution_patching.py --json
 scaling = $(BIN)/python benchmarks/scaling.py --json
@@ -97,23 +99,26 @@ busy = $(BIN)/python benchmarks/busy.py --json
 sequences = $(BIN)/python benchmarks/sequences.py --json
 language_speed = $(BIN)/python benchmarks/language.py --json
 sweep_faults = PYTHONPATH=tests/helpers:experiments $(BIN)/python tests/robustness/sweep_faults.py
-claims = $(BIN)/python -m experiments.papers --judge --tables experiments/tables/tiny --json
+claims = $(BIN)/python experiments/ledger.py --json
 # not in EVIDENCE: it needs RELEASED_CODE=PATH, a checkout of the papers' released code
 released_code = $(train_step) --released-code "$(RELEASED_CODE)"
 # nor these four: they need RUNS=PATH, a folder of run folders, and the first one the extra devinterp
-learning_coefficient = $(BIN)/python experiments/learning_coefficient.py --runs "$(RUNS)"
-cells = $(BIN)/python experiments/cells.py --runs "$(RUNS)"
-nearby = $(BIN)/python experiments/nearby.py --runs "$(RUNS)"
-failures = $(BIN)/python experiments/failures.py --runs "$(RUNS)"
-# nor this one: it needs a GPU
+learning_coefficient = $(measure) learning_coefficient --runs "$(RUNS)"
+cells = $(measure) cells --runs "$(RUNS)"
+nearby = $(measure) nearby --runs "$(RUNS)"
+failures = $(measure) failures --runs "$(RUNS)"
+# nor these two: they need a GPU
+gpu = $(BIN)/python benchmarks/gpu.py --paper runs/paper --json
 batched_cuda = $(BIN)/python benchmarks/batched.py --device cuda --models 1 64 256 --turns 3 --alone 2 --json
 # this one needs BEFORE=PATH, a checkout of the commit that the README of the evidence names
 checkouts = $(BIN)/python benchmarks/checkouts.py "$(BEFORE)" .
 gpt2_shape = $(BIN)/python benchmarks/gpt2_shape.py
-circuits = $(BIN)/python experiments/circuits.py
-circuit_sizes = $(BIN)/python experiments/circuit_sizes.py
-masks = $(BIN)/python experiments/masks.py
-specimens = $(BIN)/python experiments/specimens.py
+circuits = $(measure) circuits
+circuit_sizes = $(measure) circuit_sizes
+residual_edges = $(measure) residual_edges
+masks = $(measure) masks
+specimens = $(measure) specimens
+verdict = $(measure).verdict
 
 docs/evidence/%.json: | $(VENV)/.installed-dev
 	@mkdir -p $(@D)

@@ -83,7 +83,7 @@ def measure(
     }
 
 
-def done(act: Callable[[], None], device: torch.device) -> Callable[[], None]:
+def done(act: Callable[[], object], device: torch.device) -> Callable[[], None]:
     """A call that ends when the device has done what was asked of it."""
 
     def acted() -> None:

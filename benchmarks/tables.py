@@ -17,6 +17,7 @@ import analysis
 import attribution_patching
 import busy
 import gpt2_shape
+import gpu
 import language
 import scaling
 import sequences
@@ -37,6 +38,7 @@ BENCHMARKS: Mapping[str, Tables] = {
     "attribution_patching": attribution_patching.tables,
     "busy": busy.tables,
     "gpt2_shape": gpt2_shape.tables,
+    "gpu": gpu.tables,
     "sequences": sequences.tables,
     "language_speed": language.tables,
 }

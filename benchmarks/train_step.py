@@ -10,6 +10,10 @@ they would take alone, at the same shapes, by the time of the step:
 * ``share_of_fastest``: against the fastest product on this machine, which in float32 on a CPU with
   AVX-512 is oneDNN's (see :mod:`anchor_interp.models.linear`).
 
+``look_share`` is the time of one look at whether the fast path may be taken
+(:func:`anchor_interp.models.forward.takes_fast_path`), over that of our step. Evaluations and
+interventions look at every forward pass, a training once; the aim is below 0.01.
+
 Given ``--released-code`` and a checkout of the papers' released code, our step is measured against
 that code's own instead (see :mod:`released`): in float32 and in bfloat16, each against the same
 released model in float32, which is the only precision it has.
@@ -34,6 +38,7 @@ import torch
 import torch.nn.functional as F
 
 from anchor_interp.models import linear
+from anchor_interp.models.forward import takes_fast_path
 from anchor_interp.models.shapes import MODELS
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.config import RunConfig, override
@@ -79,7 +84,8 @@ def measure(chosen: Case, turns: int) -> Row:
     """Time both loops in turns; all times in seconds per step."""
     config, cpu = chosen.config, torch.device("cpu")
     objective = make_objective(config, cpu)
-    our_step = stepper(TrainState.fresh(config, cpu), objective)
+    state = TrainState.fresh(config, cpu)
+    our_step = stepper(state, objective)
     plain = build_model(config.model, config.init, seed=config.seed)
     optimizer = torch.optim.AdamW(plain.parameters(), weight_decay=config.train.weight_decay)
 
@@ -93,7 +99,9 @@ def measure(chosen: Case, turns: int) -> Row:
         optimizer.step()
 
     shapes = executed_products(config)
-    times: dict[str, list[float]] = {name: [] for name in ("ours", "plain", "mm", "fastest")}
+    times: dict[str, list[float]] = {
+        name: [] for name in ("ours", "plain", "mm", "fastest", "look")
+    }
     for turn in range(turns + 1):
         n = chosen.steps_per_turn
         found = {
@@ -101,6 +109,7 @@ def measure(chosen: Case, turns: int) -> Row:
             "plain": seconds(plain_step, n),
             "mm": products_alone(shapes, config, torch.mm),
             "fastest": products_alone(shapes, config, fastest_product(config)),
+            "look": seconds(lambda _: takes_fast_path(state.model), 200),
         }
         if turn:  # the first turn warms up
             for name, value in found.items():
@@ -123,6 +132,7 @@ def measure(chosen: Case, turns: int) -> Row:
         "gflops": flops / median["ours"] / 1e9,
         "share_of_torch_mm": median["mm"] / median["ours"],
         "share_of_fastest": median["fastest"] / median["ours"],
+        "look_share": ratio(times["look"], times["ours"]),
     }
 
 

@@ -19,8 +19,6 @@ from anchor_interp.analysis import fingerprint
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.run import Run
 
-PAPERS_TABLES = Path(__file__).parents[1] / "experiments" / "tables" / "tiny"
-
 torch.set_num_threads(1)
 # a busy machine is not a failure
 settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -63,18 +61,18 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def committed() -> dict[str, list[dict[str, Any]]]:
     """The committed tables of the papers' studies: rows by study. Leave them as they are."""
-    from papers.tables import read_tables
+    from studies import Data
 
-    return read_tables(PAPERS_TABLES)
+    return dict(Data())
 
 
 @pytest.fixture(scope="session")
-def ledger(committed: dict[str, list[dict[str, Any]]]) -> Any:
-    """What the committed tables say, as a :class:`papers.page.Ledger`."""
-    from papers.page import make_ledger
-    from papers.tables import read_study
+def judged() -> Any:
+    """The judgement of every claim on the committed tables."""
+    from claims import judge_all
+    from studies import Data
 
-    return make_ledger("tiny", committed, read_study(PAPERS_TABLES / "verdict.csv"))
+    return judge_all(Data())
 
 
 @pytest.fixture

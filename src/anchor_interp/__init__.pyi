@@ -5,6 +5,7 @@ from ._util.errors import ConfigError as ConfigError
 from .analysis.attribution_patching import attribution_patch as attribution_patch
 from .analysis.circuits import prune as prune
 from .analysis.circuits import score_circuit as score_circuit
+from .analysis.edge_attribution import edge_attribution as edge_attribution
 from .analysis.fingerprint import fingerprint as fingerprint
 from .analysis.fingerprint import fingerprint_model as fingerprint_model
 from .analysis.learning_coefficient import learning_coefficient as learning_coefficient
@@ -19,6 +20,7 @@ from .interventions.interchange import learn_subspace as learn_subspace
 from .interventions.masks import edge as edge
 from .interventions.masks import mask_edges as mask_edges
 from .interventions.masks import mask_position as mask_position
+from .interventions.metrics import kl_divergence as kl_divergence
 from .interventions.metrics import log_prob as log_prob
 from .interventions.metrics import logit_difference as logit_difference
 from .interventions.metrics import rank as rank

@@ -78,6 +78,53 @@ def test_integrated_gradients_reach_the_donor_from_the_embedding(direction: Dire
     assert off[1] < 0.1 * np.abs(found.clean - found.corrupted).max()
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_completeness_is_the_estimate_at_the_embedding_over_the_whole_difference(
+    layout: Normalization, direction: Direction
+) -> None:
+    """By hooks: the metric's slope along the way from one embedding to the other, at its start."""
+    model, (clean, corrupted) = random_model(layout, n_layers=2), twins("first")
+    metric, step = logit_difference(clean, corrupted), 1e-6
+    asked: Any = (model, clean, corrupted, [Site("z", 1)], metric)
+    found = attribution_patch(*asked, direction=direction)
+    rows = [torch.from_numpy(x.tokens.astype(np.int64)) for x in (clean, corrupted)]
+    donor, base = rows if direction == "denoise" else rows[::-1]
+    other = model.embed(donor)
+    values = []
+    with torch.no_grad():
+        for share in (step, -step, 1.0, 0.0):
+            moved = [("hook_embed", lambda x, share=share, **_: x + share * (other - x))]
+            values.append(metric(model.run_with_hooks(base, fwd_hooks=moved)[:, -1]).mean().item())
+    slope = (values[0] - values[1]) / (2 * step)
+    assert found.completeness == pytest.approx(slope / (values[2] - values[3]), rel=1e-4)
+    along = attribution_patch(*asked, direction=direction, steps=256).completeness
+    assert along == pytest.approx(1, abs=0.05)
+    assert f"completeness {found.completeness:.2f}" in repr(found)
+    assert patch(*asked).completeness is None
+    assert "completeness" not in repr(patch(*asked))
+
+
+def test_nothing_to_recover_has_no_completeness() -> None:
+    model, (clean, _) = random_model(n_layers=2), twins()
+    found = attribution_patch(model, clean, clean, [Site("z", 1)], logit_difference(*twins()))
+    assert found.completeness is None
+
+
+def test_more_steps_are_complete_and_can_be_further_from_patching() -> None:
+    """The way of the embeddings is another one than that of a patched site."""
+    run = ai.load("tiny/inferential/1")
+    clean, corrupted = ai.contrast_pairs(run.config.anchor_task, "first", 40, seed=0)
+    sites = site_grid(run.model, ["resid_pre", "attn_out", "mlp_out", "v", "z"])
+    asked: Any = (run.model, clean, corrupted, sites, logit_difference(clean, corrupted))
+    one, eight = (attribution_patch(*asked, steps=steps) for steps in (1, 8))
+    patched = patch(*asked)
+    assert rank_correlation(eight, patched) < rank_correlation(one, patched) - 0.02
+    assert one.completeness is not None
+    assert eight.completeness is not None
+    assert abs(eight.completeness - 1) < 0.2 < abs(one.completeness - 1)
+
+
 def test_it_ranks_the_sites_of_a_trained_model_as_patching_does() -> None:
     run = ai.load("tiny/inferential/1")
     clean, corrupted = ai.contrast_pairs(run.config.anchor_task, "key", 40, seed=0)

@@ -15,15 +15,8 @@ import anchor_interp
 from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.attention import attention_rollout
-from anchor_interp.analysis.circuits import (
-    Circuit,
-    Performance,
-    compare_circuit,
-    prune,
-    rollouts,
-    route_circuit,
-    score_circuit,
-)
+from anchor_interp.analysis.circuits import Circuit, Performance, prune, score_circuit
+from anchor_interp.analysis.rivals import compare_circuit, rollouts, route_circuit
 from anchor_interp.analysis.routes import ROUTES, RouteName
 from anchor_interp.interventions.ablation import edge_outputs
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts
@@ -205,6 +198,20 @@ def test_no_edge_of_a_pruned_circuit_can_be_removed(specimen: HookedTransformer)
     assert sizes[0] >= sizes[1] > 0
 
 
+def reorderings(n: int) -> list[np.ndarray]:
+    generator = np.random.default_rng(7)
+    return [np.arange(n)[::-1], generator.permutation(n), generator.permutation(n)]
+
+
+def test_the_order_of_sequences_leaves_the_circuit(specimen: HookedTransformer) -> None:
+    """What a sequence is exchanged with follows from the sequences, not from where they stand."""
+    sequences = aligned_sequences(TASK, 2, 200, seed=0)
+    circuit = prune(EdgeAblation(specimen, sequences))
+    by_pair = np.argsort(sequences.pair, kind="stable")
+    for order in (by_pair, *reorderings(200)[:1]):
+        assert (prune(EdgeAblation(specimen, sequences[order])).edges == circuit.edges).all()
+
+
 def test_pruning_ends_with_its_time_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -312,6 +319,79 @@ def test_random_circuits_have_as_many_edges_in_every_layer(
     assert one.others[2].faithfulness == one.faithfulness
     k = (one.random_logit_difference >= one.faithfulness.logit_difference).sum()
     assert one.p_logit_difference == (1 + k) / 13
+
+
+def watch(bench: EdgeAblation, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+    """Every set of circuits whose faithfulness is measured."""
+    seen: list[np.ndarray] = []
+    faithfulness = bench.faithfulness
+
+    def watched(circuits: np.ndarray) -> np.ndarray:
+        seen.append(circuits)
+        return faithfulness(circuits)
+
+    monkeypatch.setattr(bench, "faithfulness", watched)
+    return seen
+
+
+@pytest.mark.parametrize(("lacks", "n_others"), [([(0, 3)], 8), ([], 0), ([(0, 1), (1, 2)], 80)])
+def test_a_control_does_not_hold_the_circuit_itself(
+    lacks: list[tuple[int, int]], n_others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another part can be missing from a layer of 8 heads and an MLP: each is tried once."""
+    model = random_model(n_layers=2, n_heads=8)
+    bench = EdgeAblation(model, SEQUENCES, parts="heads and MLPs")
+    edges = bench.reachable.copy()
+    for head in lacks:
+        edges[head] = False
+    seen = watch(bench, monkeypatch)
+    found = compare_circuit(bench, Circuit(edges, bench.roles, parts=bench.parts), n_random=100)
+    ((own, *others),) = seen
+    assert (own == edges).all()
+    assert len(others) == len(found.random_accuracy) == n_others
+    assert found.all_others
+    assert len({other.tobytes() for other in (own, *others)}) == 1 + n_others
+    for other in others:
+        assert (other.any((2, 3)).sum(1) == edges.any((2, 3)).sum(1)).all()
+        assert (other <= bench.reachable).all()
+    better = (found.random_logit_difference >= found.faithfulness.logit_difference).sum()
+    assert found.p_logit_difference == (1 + better) / (1 + n_others)
+    rows = found.to_frame()["circuit"].tolist()
+    if n_others:
+        assert f"best of the {n_others} other circuits" in repr(found)
+        assert rows[1] == f"best of the {n_others} other circuits"
+    else:
+        assert (found.p_accuracy, found.p_logit_difference) == (1, 1)
+        assert "no other circuit has as many parts in every layer" in repr(found)
+        assert rows == ["the circuit"]
+
+
+def test_random_circuits_differ_where_few_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """150 of 152 others, each with as many edges."""
+    bench = EdgeAblation(random_model(n_layers=1), SEQUENCES)
+    edges = np.zeros_like(bench.reachable)
+    edges[0, 0, 8, :2] = True
+    assert bench.reachable.sum() == 18  # of which 153 pairs can be made
+    seen = watch(bench, monkeypatch)
+    found = compare_circuit(bench, Circuit(edges, bench.roles), n_random=150)
+    circuits = next(circuits for circuits in seen if len(circuits) == 151)
+    assert len({circuit.tobytes() for circuit in circuits}) == 151
+    assert (circuits.sum((1, 2, 3, 4)) == 2).all()
+    assert not found.all_others
+    assert "best of 150 random circuits" in repr(found)
+
+
+def test_a_random_circuit_as_faithful_but_for_rounding_ties(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = EdgeAblation(random_model(n_layers=1), SEQUENCES)
+    edges = np.zeros_like(bench.reachable)
+    edges[0, 0, 8, 0] = True
+    shares = np.array([[0.5] * 18, [0.5, *[0.5 - 1e-8] * 6, *[0.4] * 11]])
+    monkeypatch.setattr(bench, "faithfulness", lambda c: shares[:, : len(c)])
+    found = compare_circuit(bench, Circuit(edges, bench.roles))
+    assert found.p_logit_difference == 7 / 18
+    assert found.p_accuracy == 1
 
 
 THROUGH: dict[Mechanism, dict[tuple[int, int, int], float]] = {  # layer, query, key

@@ -1,6 +1,7 @@
 """Each sentence of an analysis comes out as the known mechanism is, and otherwise as well."""
 
 from dataclasses import replace
+from math import nan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,6 +133,8 @@ def test_no_route_need_be_dominant() -> None:
     weak = RouteScores(symmetric=0.1, inferential=0.4, gathered=-0.2, n=(), details=())
     assert (say.conclude_flow(weak) or "").startswith("No route is dominant")
     assert say.conclude_flow(None) is None
+    none = replace(weak, symmetric=nan, inferential=nan, gathered=nan, reason="no answer changes")
+    assert say.conclude_flow(none) is None
 
 
 @pytest.mark.parametrize(

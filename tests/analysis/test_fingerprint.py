@@ -1,6 +1,7 @@
 """Fingerprints and verdicts: on models of known mechanism, and without unseen pairs."""
 
 import contextlib
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,12 +13,13 @@ import pytest
 import torch
 from in_process_engine import Here
 from short import SHORT
-from small_models import FEW_KEYS, small_exact
+from small_models import FEW_KEYS, random_model, small_exact
 
 import anchor_interp as ai
 from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import from_dict, to_dict
+from anchor_interp.analysis import fingerprint as module
 from anchor_interp.analysis.fingerprint import fingerprint, fingerprint_model, seen_pairs_only
 from anchor_interp.analysis.mechanism import (
     FINGERPRINT,
@@ -40,6 +42,7 @@ from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.tasks.counterfactuals import interchange_pairs
 from anchor_interp.tasks.functions import Pair
+from anchor_interp.tasks.sequences import draw
 
 Edits = list[tuple[torch.Tensor, str, torch.Tensor]]
 MECHANISMS: tuple[Mechanism, ...] = ("symmetric", "inferential", "lookup")
@@ -251,6 +254,31 @@ def test_a_model_of_one_layer_has_no_routes() -> None:
     assert found.run_id is None
 
 
+def test_the_memory_number_is_of_keys_that_training_has_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever the split by key and position says, if the training data do not follow it."""
+    monkeypatch.setattr(module, "_OF_SEEN_PAIRS", module._OF_SEEN_PAIRS[:1])
+    run = ai.load("tiny/memorizing/1")
+    task, model = run.config.anchor_task, run.transformer
+    kept = fingerprint_model(model, task, training=run.training, quiet=True)
+    assert (kept.memory or 0) > 0.9
+    tested = ai.sample(task, "id", 10_000, seed=0)
+    assert fingerprint_model(model, task, training=tested, quiet=True).memory is None
+    other = draw(task, task.seen, "all", 10_000, seed=0, stream="other")
+    first = fingerprint_model(model, task, training=other[other.position < 4], quiet=True).memory
+    assert first is not None  # the key moves from one of the last positions to one of the first
+    assert first != kept.memory
+
+
+@pytest.mark.usefixtures("evidence_alone")
+def test_a_model_that_answers_nothing_has_no_routes() -> None:
+    constant = random_model(n_layers=2)
+    constant.unembed.W_U.data.zero_()
+    found = fingerprint_model(constant, FEW_KEYS, quiet=True)
+    assert found.route_symmetric is found.route_gathered_margin is None
+
+
 def test_a_model_in_place_of_a_run_is_refused() -> None:
     model: Any = small_exact("symmetric", "post")
     nothing: Any = None
@@ -269,6 +297,10 @@ def test_a_run_keeps_the_fingerprint_of_its_checkpoint(finished_run: Run, tmp_pa
     assert kept == fingerprint(run)
     assert kept_fingerprint(run.folder.path, run.step - 1) is None  # of another checkpoint
     file = run.folder.path / "measurements.json"
+    content = json.loads(file.read_text())
+    assert content["measurements"][0]["value"].pop("shape") == [2, 1, 16]  # as earlier versions
+    file.write_text(json.dumps(content))
+    assert kept_fingerprint(run.folder.path, run.step) == kept
     file.write_text(file.read_text().replace('"noise_share"', '"lost"'))
     with pytest.raises(StoreError, match=r"measurements\.json holds a damaged fingerprint; remove"):
         kept_fingerprint(run.folder.path, run.step)

@@ -59,9 +59,9 @@ def specimen(analysed: tuple[Analysis, str]) -> Analysis:
 def test_each_part_is_reported(analysed: tuple[Analysis, str]) -> None:
     lines = [re.split("  +", line)[:2] for line in analysed[1].splitlines()]
     steps = dict.fromkeys(step for step, _ in lines)
-    assert list(steps) == [f"analyze tiny/symmetric/1: step {i}/19" for i in range(20)]
+    assert list(steps) == [f"analyze tiny/symmetric/1: step {i}/20" for i in range(21)]
     doing = list(dict.fromkeys(what for _, what in lines))
-    assert len(doing) == 20
+    assert len(doing) == 21
     assert doing[0] == "fingerprint"
     assert doing[-3:] == ["circuit, scores", "circuit, rivals", "done"]
 
@@ -77,6 +77,9 @@ def test_the_parts_of_a_symmetric_specimen(specimen: Analysis) -> None:
     assert m.scores is not None
     assert m.scores.n_edges == 54
     assert m.scores.faithfulness.accuracy > 0.9
+    assert m.edges is not None
+    assert m.edges.curve.logit_difference[-1] == pytest.approx(1)
+    assert m.edges.circuit.size == m.edges.curve.sizes[m.edges.curve.smallest or 0]
     # no state at the first anchor knows the key's value
     assert max(entry.counterfactual for entry in m.interchanges) < 0.2
     alike = {entry.state: entry.contrast.difference for entry in m.similarities}
@@ -88,7 +91,7 @@ def test_the_parts_of_a_symmetric_specimen(specimen: Analysis) -> None:
 
 def test_an_analysis_is_json_with_a_schema(specimen: Analysis) -> None:
     told = json.loads(canonical_json(specimen))
-    assert told["schema"] == 4
+    assert told["schema"] == 5
     assert specimen.mechanism is not None
     assert specimen.mechanism.routes is not None
     assert told["mechanism"]["routes"]["symmetric"] == specimen.mechanism.routes.symmetric

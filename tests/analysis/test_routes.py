@@ -1,5 +1,6 @@
 """Route scores of models whose route is known, in two and more layers."""
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,7 @@ from anchor_interp.models.exact import (
     exact_shape,
 )
 from anchor_interp.models.transformer import HookedTransformer, empty_model, place
+from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.counterfactuals import replace_keys
 from anchor_interp.tasks.functions import Affine, Anchor
@@ -177,11 +179,41 @@ def test_bad_input_is_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_models_without_an_effect_are_refused() -> None:
+def test_a_model_that_answers_nothing_has_no_score_and_a_reason() -> None:
     constant = random_model()
     constant.unembed.W_U.data.zero_()
-    with pytest.raises(ConfigError, match="0 of 20 answers change with the key token"):
-        route_scores(constant, FEW_KEYS, n=20)
+    found = route_scores(constant, FEW_KEYS, n=20)
+    assert np.isnan(list(as_dict(found).values())).all()
+    assert found.details == ()
+    assert dict(found.n) == {"key": 0, "first": 0, "second": 0}
+    assert found.reason == (
+        "too few answers change, 0 of 20 with the key and 0 of 20 with the first and 0 of 20 with "
+        "the second: the effect of a token has no shares"
+    )
+    assert found.reason in repr(found)
+    assert found.margin("gathered") is None
+
+
+def test_a_token_without_an_effect_leaves_the_legs_of_the_others() -> None:
+    """A model that does not read the key: no route carries it, so no route has a score."""
+    deaf = deepcopy(small_exact("lookup", "pre"))
+    deaf.embed.W_E.data[FEW_KEYS.key_min :] = deaf.embed.W_E.data[FEW_KEYS.key_min]
+    found = route_scores(deaf, FEW_KEYS, n=40)
+    assert np.isnan(list(as_dict(found).values())).all()
+    assert found.reason is not None
+    assert "too few answers change, 0 of 40 with the key: " in found.reason
+    assert {leg.source for leg in found.details} == {"first", "second"}
+
+
+def test_a_loop_over_checkpoints_ends(finished_run: Run) -> None:
+    task = finished_run.config.anchor_task
+    found = finished_run.at_every_step(lambda model: route_scores(model, task, n=20))
+    assert [*found] == finished_run.steps
+    for scores in found.values():
+        assert (scores.reason is None) == np.isfinite(scores.symmetric)
+
+
+def test_a_damaged_model_is_refused() -> None:
     damaged = random_model()
     damaged.unembed.W_U.data[0, 0] = torch.nan
     with pytest.raises(ConfigError, match=r"unembed\.W_U holds 1 of .* not finite"):

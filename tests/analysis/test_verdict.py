@@ -18,7 +18,15 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import from_dict
 from anchor_interp.analysis.fingerprint import fingerprint, fingerprint_model
 from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
-from anchor_interp.analysis.verdict import LINES, RULES, Verdict, judged, leaning, verdict
+from anchor_interp.analysis.verdict import (
+    LINES,
+    RULES,
+    Line,
+    Verdict,
+    judged,
+    leaning,
+    verdict,
+)
 from anchor_interp.cli.main import main
 from anchor_interp.interventions.masks import edge, mask_edges, no_edges
 from anchor_interp.models.exact import Mechanism, exact_shape
@@ -222,7 +230,7 @@ def test_the_verdict_on_a_specimen_is_its_phase(name: str) -> None:
 
 
 def test_no_packaged_and_no_hand_set_model_is_named_wrongly() -> None:
-    """As measured by ``experiments/specimens.py``."""
+    """As measured by ``experiments/evidence/specimens.py``."""
     kept = {name: each["verdict"] for name, each in json.loads(EVIDENCE.read_text()).items()}
     hand_set = {f"exact/{mechanism}": right for mechanism, right in EXACT.items()}
     assert kept.keys() == {*names(), *hand_set}
@@ -280,6 +288,42 @@ def test_the_command_gives_both_phases(capsys: pytest.CaptureFixture[str]) -> No
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("  by mechanism  composite ")
     assert lines[-1] == judged()
+
+
+SHAPES = [
+    ((2, 1, 64), "inferential", ""),
+    ((2, 1, 128), "inferential", ""),
+    # judged, and seldom right
+    ((3, 2, 64), "unclear", "leans to inferential; of judged runs of 3 and 4 layers of two heads"),
+    ((4, 2, 128), "unclear", "is right in 0.72 < 0.8"),
+    ((2, 1, 400), "unclear", "of judged runs of width 400 the verdict is right in 0.50 < 0.8"),
+    # never judged: at least as large as a shape of these, or not
+    ((6, 8, 512), "unclear", "is right in 0.50 < 0.8"),
+    ((2, 1, 768), "unclear", "of width 400"),
+    ((4, 1, 128), "inferential", "no run of 4 layers of 1 head, width 128 is judged"),
+    ((3, 4, 32), "inferential", "no run of 3 layers of 4 heads, width 32 is judged"),
+]
+
+
+@pytest.mark.parametrize(("shape", "phase", "words"), SHAPES)
+def test_a_verdict_names_no_phase_where_judged_runs_are_seldom_right(
+    shape: tuple[int, int, int], phase: str, words: str
+) -> None:
+    plain = numbers(virtual_rule=0.5)
+    found = verdict(replace(plain, shape=shape))
+    assert found.phase == phase
+    assert found.leaning == "inferential"
+    assert words in found.reason
+    assert verdict(plain).reason in found.reason
+    assert (found == verdict(plain)) == (words == "")
+    assert verdict(replace(plain, shape=shape), {}).phase == phase
+    own = {"virtual_rule": Line(0.1, 0.2, 0.3)}  # as fitted on models of that shape
+    assert verdict(replace(plain, shape=shape), own) == verdict(plain, own)
+
+
+def test_an_untrained_model_of_any_shape_is_undertrained() -> None:
+    wide = replace(numbers(seen_train_keys=0.1), shape=(2, 1, 400))
+    assert verdict(wide).phase == "undertrained"
 
 
 def test_something_else_than_a_fingerprint_is_refused() -> None:

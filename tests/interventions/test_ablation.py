@@ -15,7 +15,7 @@ from versions import only_3
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions import edge_ablation
 from anchor_interp.interventions.ablation import ablate_edges, edge_outputs
-from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, reachable_edges
+from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts, reachable_edges
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.masks import mask_edges, no_edges
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
@@ -291,6 +291,52 @@ def test_without_references_every_sequence_takes_another_one() -> None:
     assert (two.nothing == swapped.nothing).all()
 
 
+@pytest.mark.parametrize("parts", ["edges", "edges and MLPs"])
+@pytest.mark.parametrize("way", ALL)
+def test_the_order_of_rows_changes_no_bit(way: Ablation, parts: Parts) -> None:
+    """Some rows are there twice, with one answer or with two; so are some references."""
+    model = random_model().to(torch.float32, print_details=False)
+    tokens = aligned_sequences(FEW_KEYS, 2, 30, seed=0).tokens[np.arange(40) % 30]
+    answers, wrong = np.arange(40) // 3, 20 + np.arange(40) % 4
+    others = aligned_sequences(FEW_KEYS, 2, 40, seed=1).tokens[np.arange(40) % 37]
+    generator, circuits = np.random.default_rng(0), None
+    for order in (np.arange(40), np.arange(40)[::-1], *(generator.permutation(40) for _ in "ab")):
+        examples = Examples(tokens[order], answers[order], wrong[order])
+        given = [None] if way == "zero" else [None, others[order]]
+        benches = [EdgeAblation(model, examples, way, references=r, parts=parts) for r in given]
+        benches += [EdgeAblation(model, tokens[order], way, parts=parts)]
+        if circuits is None:
+            circuits = random_circuits(benches[0], 5)
+            expected = [bench.measure(circuits) for bench in benches]
+        for bench, scores in zip(benches, expected, strict=True):
+            np.testing.assert_array_equal(bench.measure(circuits), scores)
+            np.testing.assert_array_equal(bench.attention, benches[0].attention)
+
+
+def test_no_row_is_exchanged_with_its_copy() -> None:
+    """Copies of two rows are exchanged with each other; tokens behind the answer do not count."""
+    model, two = random_model(), aligned_sequences(FEW_KEYS, 2, 2, seed=0).tokens
+    circuits = random_circuits(EdgeAblation(model, two), 4)
+    expected = EdgeAblation(model, two, references=two[::-1]).measure(circuits)
+    alone = [EdgeAblation(model, two[[i]], references=two[[1 - i]]).measure(circuits)
+             for i in (0, 1)]  # fmt: skip
+    np.testing.assert_allclose(expected, np.mean(alone, axis=0), atol=1e-9)
+    for times in ((1, 1), (5, 5), (9, 3)):
+        found = EdgeAblation(model, np.repeat(two, times, axis=0)).measure(circuits)
+        np.testing.assert_allclose(found, np.average(alone, axis=0, weights=times), atol=1e-9)
+    later = np.repeat(two, 4, axis=0)
+    later[:, 8] = np.arange(8)
+    read = EdgeAblation(model, Examples(later, at=7))
+    cut = EdgeAblation(model, later[:, :8])
+    inside = random_circuits(cut, 4)
+    whole = np.zeros((4, *read.reachable.shape), bool)
+    whole[..., :8, :8] = inside
+    np.testing.assert_allclose(read.measure(whole), cut.measure(inside), atol=1e-9)
+    for way in ("mean", "resample"):
+        with pytest.raises(ConfigError, match=f"{way} ablation of 4 equal sequences needs refer"):
+            EdgeAblation(model, np.repeat(two[:1], 4, axis=0), way)
+
+
 @pytest.mark.parametrize("way", ALL)
 def test_heads_and_mlps_are_ablated_as_by_hooks(model: HookedTransformer, way: Ablation) -> None:
     """A head that is ablated whole writes the reference's z; an MLP its output at a position."""
@@ -388,3 +434,13 @@ def test_bad_models_are_refused() -> None:
     bench = EdgeAblation(without, SEQUENCES)
     with pytest.raises(ConfigError, match=r"1\.00 of the answers are right, with none 1\.00"):
         bench.faithfulness(bench.reachable[None])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_heads_that_write_something_else_than_their_edges_are_refused(
+    layout: Normalization,
+) -> None:
+    model: Any = random_model(layout)
+    model.blocks[1].attn.hook_z.forward = lambda z: z / 2
+    with pytest.raises(ConfigError, match="layer 1 does not write the sum over its edges"):
+        edge_outputs(model, rows_of(model, 5))

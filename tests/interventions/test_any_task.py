@@ -18,8 +18,11 @@ from refusals import assert_refused
 from small_models import FEW_KEYS, LAYOUTS, random_model
 
 import anchor_interp as ai
+from anchor_interp._util.schema import to_dict
+from anchor_interp.analysis.circuits import Circuit, score_circuit
 from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.analysis.probes import aligned_examples, find_twins
+from anchor_interp.analysis.rivals import compare_circuit
 from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.interventions.interchange import random_subspace
 from anchor_interp.interventions.masks import no_edges
@@ -195,7 +198,13 @@ def twelve(places: Any = None) -> ai.Examples:
 
 
 def test_the_page_says_how_many_are_patched_and_nothing_of_anchors() -> None:
-    analysis = ai.analyze_model(random_model(n_layers=1), twelve(), quiet=True)
+    model, some = random_model(n_layers=1), twelve()
+    logits = ai.last_logits(model, torch.from_numpy(some.tokens))
+    assert some.answers is not None
+    for i, row in enumerate(logits):
+        some.answers[i] = int(row.argmax())
+        logits[:, some.answers[i]] = -torch.inf  # every answer once
+    analysis = ai.analyze_model(model, some, quiet=True)
     page = render_analysis(analysis, [])
     assert analysis.examples is not None
     patches: Any = analysis.examples.patches
@@ -207,6 +216,24 @@ def test_the_page_says_how_many_are_patched_and_nothing_of_anchors() -> None:
     assert {site.position for site in patches.sites} == {0, *range(2, 8), "verb", "last"}
     with pytest.raises(ai.ConfigError, match="have last and verb at the same positions"):
         ai.analyze_model(random_model(n_layers=1), twelve([*range(9), 0, 0, 0])[:9])
+
+
+def test_the_page_says_how_many_other_circuits_there_are() -> None:
+    model, edges = random_model(n_layers=1), np.zeros((1, 2, 9, 9), bool)
+    analysis = ai.analyze_model(model, twelve(), quiet=True)
+    bench = EdgeAblation(model, twelve().tokens)
+    edges[0, 0, 8, :2] = True
+    for wired, n_random, words in (
+        (edges, 100, "The best of 100 random circuits of this size keeps"),
+        (edges, 200, "The best of the 152 other circuits of this size keeps"),
+        (bench.reachable, 9, "No other circuit has as many of them in every layer."),
+    ):
+        circuit = Circuit(wired, bench.roles)
+        parts: Any = {"scores": score_circuit(bench, circuit, n_subsets=0), "circuit": circuit}
+        parts["comparison"] = compare_circuit(bench, circuit, n_random=n_random)
+        examples: Any = analysis.examples
+        page = render_analysis(replace(analysis, examples=replace(examples, **parts)), [])
+        assert words in page
 
 
 def test_an_example_whose_wrong_answer_is_right_is_not_patched(tmp_path: Path) -> None:
@@ -232,6 +259,27 @@ def test_a_circuit_is_of_examples_whose_places_are_the_most_frequent() -> None:
     assert aligned.names == ("0", "1", "verb", "3", "last")
     with pytest.raises(ai.ConfigError, match=r"examples\.positions\('verb'\) == 1"):
         EdgeAblation(random_model(), examples[examples.at == 4])
+
+
+def test_a_circuit_is_judged_on_no_copy_of_what_it_was_pruned_on() -> None:
+    tokens = np.random.default_rng(0).integers(0, 100, (6, 5))[[0, 1, 2, 0, 3, 4, 1, 5]]
+    tokens[3, 4] += 1  # behind the answer
+    answers = [0, 1, 2, 0, 3, 4, 9, 5]
+    aligned = aligned_examples(ai.Examples(tokens, answers, at=3))
+    assert np.array_equal(aligned.tokens, tokens[[0, 1, 2, 4, 5, 6, 7], :4])
+
+
+def test_the_order_of_examples_changes_nothing() -> None:
+    model = random_model(n_layers=1)
+    tokens = np.random.default_rng(0).integers(0, 100, (30, 6))[np.arange(36) % 30]
+    answers = ai.last_logits(model, torch.from_numpy(tokens)).argmax(-1).numpy()
+    found = []
+    for order in (np.arange(36), np.arange(36)[::-1], np.random.default_rng(1).permutation(36)):
+        analysis = ai.analyze_model(model, ai.Examples(tokens[order], answers[order]), quiet=True)
+        assert analysis.examples is not None
+        assert analysis.examples.circuit is not None
+        found.append(to_dict(analysis.examples))
+    assert found[0] == found[1] == found[2]
 
 
 def test_a_metric_without_a_value_in_a_patched_run_is_refused(model: HookedTransformer) -> None:

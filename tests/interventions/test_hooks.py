@@ -12,7 +12,7 @@ from anchor_interp._util.errors import ConfigError, HookError
 from anchor_interp.interventions import hooks
 from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.interventions.passes import replaced_run
-from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.models.transformer import HookedTransformer, build_model, layout, token_rows
 
 SHAPE = ModelConfig(d_model=8, d_head=4, d_mlp=8, d_vocab=30, n_ctx=6)
@@ -42,6 +42,18 @@ def test_hooks_that_cannot_fire_are_refused(model: HookedTransformer) -> None:
         pass
     model.cfg.use_attn_result = True
     assert activations(model, ROWS, ["blocks.0.attn.hook_result"])
+
+
+@pytest.mark.parametrize("normalization", ["pre", "post"])
+def test_a_hook_that_nothing_reads_is_refused(normalization: Normalization) -> None:
+    model = build_model(
+        dataclasses.replace(SHAPE, normalization=normalization), InitConfig(), seed=0
+    )
+    model.cfg.use_attn_in = model.cfg.use_split_qkv_input = True
+    message = r"hook_attn_in acts only without model.cfg.use_split_qkv_input; unset it first"
+    with pytest.raises(HookError, match=message):
+        activations(model, ROWS, ["blocks.0.hook_attn_in"])
+    assert activations(model, ROWS, ["blocks.0.hook_q_input"])
 
 
 @pytest.mark.parametrize("wrong", [lambda x: x[:, :1], lambda x: x.double(), lambda _: None])

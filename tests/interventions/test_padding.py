@@ -66,7 +66,7 @@ def rotary() -> HookedTransformer:
         act_fn="gelu", normalization_type="RMS", positional_embedding_type="rotary",
         n_key_value_heads=1, device="cpu", seed=None, dtype=torch.float64,
     )  # fmt: skip
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="HookedTransformer"):
         model = HookedTransformer(config)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -241,7 +241,9 @@ def test_unmasked_padding_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         right = ai.Examples([row[::-1] for row in tokens], padding=7)
         ai.last_logits(model, right)  # nothing before the answer is padding
-        ai.last_logits(model, ai.Examples(tokens, padding=7, attention_mask=np.not_equal(tokens, 7)))
+        ai.last_logits(
+            model, ai.Examples(tokens, padding=7, attention_mask=np.not_equal(tokens, 7))
+        )
         assert not caplog.records
         left = ai.Examples(tokens, padding=7)
         for _ in range(2):

@@ -15,7 +15,7 @@ from anchor_interp.interventions import virtual_anchors as module
 from anchor_interp.interventions.virtual_anchors import virtual_anchors
 from anchor_interp.models.exact import Mechanism, Normalization
 from anchor_interp.models.transformer import has_hooks
-from papers.studies import arbitrary_task
+from questions.archived import arbitrary_task
 
 
 @pytest.mark.parametrize(("mechanism", "layout"), [

@@ -13,10 +13,16 @@ from versions import only_4
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError, HookError
-from anchor_interp.analysis.circuits import compare_circuit
 from anchor_interp.analysis.logit_attribution import logit_lens
+from anchor_interp.analysis.rivals import compare_circuit
 from anchor_interp.interventions.hooks import activations, hooked
+from anchor_interp.interventions.residual_edges import (
+    SenderOutputs,
+    recorded_outputs,
+    run_kept,
+)
 from anchor_interp.models.matrices import stable_rank
+from anchor_interp.models.rows import model_rows
 from anchor_interp.tasks.exchanges import InterchangePairs
 
 SIZES = {
@@ -123,11 +129,43 @@ def test_masked_padding_is_not_read(architecture: str) -> None:
     mask = torch.ones_like(TOKENS)
     mask[0, :3] = mask[1, 6:] = 0
     padded = ai.Examples(TOKENS, attention_mask=mask)
-    expected = torch.cat([ai.last_logits(bridge, TOKENS[row, mask[row] == 1][None]) for row in range(4)])
+    expected = torch.cat(
+        [ai.last_logits(bridge, TOKENS[row, mask[row] == 1][None]) for row in range(4)]
+    )
     torch.testing.assert_close(ai.last_logits(bridge, padded), expected, atol=1e-5, rtol=0)
     stream = activations(bridge, padded, ["blocks.0.hook_resid_post"])["blocks.0.hook_resid_post"]
     (alone,) = activations(bridge, TOKENS[:1, 3:], ["blocks.0.hook_resid_post"]).values()
     torch.testing.assert_close(stream[:1, 3:], alone, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "GPTNeoXForCausalLM"])
+def test_residual_edges_of_a_bridge(architecture: str) -> None:
+    """By groups of heads, and in parallel blocks: scores are effects of a small difference."""
+    bridge, _ = wrapped(architecture)
+    found = ai.edge_attribution(bridge, CLEAN, CORRUPTED, METRIC)
+    bench = ai.EdgeAblation(bridge, CLEAN, references=CORRUPTED, parts="residual edges")
+    groups = sum(" group " in name for name in found.graph.receivers)
+    assert groups == (8 if architecture == "LlamaForCausalLM" else 0)
+    edges = np.argwhere(bench.reachable)
+    kept = np.repeat(bench.reachable[None], len(edges), axis=0)
+    kept[np.arange(len(edges)), *edges.T] = False
+    own, given = (recorded_outputs(bridge, each) for each in (CLEAN, CORRUPTED))
+    near = SenderOutputs(own.written + 1e-2 * (given.written - own.written), own.biases)
+    rows, each = model_rows(bridge, CLEAN.tokens), np.arange(6)
+    sets = torch.from_numpy(np.stack([bench.reachable, *kept]))
+    logits = run_kept(bridge, rows, sets, (each, each), near, lambda logits, _: logits)
+    values = np.array([METRIC(torch.from_numpy(one)).mean().item() for one in logits])
+    effects = (values[1:] - values[0]) / 1e-2
+    near_zero = 0.02 * np.abs(effects).max()
+    np.testing.assert_allclose(found.scores[tuple(edges.T)], effects, rtol=0.05, atol=near_zero)
+
+
+def test_a_bridge_that_is_more_than_residual_edges_is_refused() -> None:
+    gemma, opt = wrapped("Gemma2ForCausalLM")[0], wrapped("OPTForCausalLM")[0]
+    with pytest.raises(ConfigError, match=r"more with its heads than add them up.*a norm after"):
+        ai.edge_attribution(gemma, CLEAN, CORRUPTED, METRIC)
+    with pytest.raises(ConfigError, match="an MLP of this bridge runs only in its block"):
+        ai.EdgeAblation(opt, CLEAN, references=CORRUPTED, parts="residual edges")
 
 
 def test_complexity_reads_the_weights_of_the_wrapped_model() -> None:
@@ -199,6 +237,12 @@ def _pruned(model: Any) -> Any:
     return [*circuit.edges.ravel(), *astuple(scores.faithfulness), *rivals.random_accuracy]
 
 
+def _residual_circuit(model: Any) -> Any:
+    bench = ai.EdgeAblation(model, CLEAN, references=CORRUPTED, parts="residual edges")
+    found = ai.edge_attribution(model, CLEAN, CORRUPTED, METRIC)
+    return bench.measure(bench.reachable[None] & ~found.circuit(60).edges)
+
+
 _GENERATOR = np.random.default_rng(0)
 CLEAN, CORRUPTED = (
     ai.Examples(
@@ -236,6 +280,10 @@ INSTRUMENTS: dict[str, Callable[[Any], Any]] = {
             METRIC,
         ).values
     ),
+    "edge_attribution": lambda model: (
+        ai.edge_attribution(model, CLEAN, CORRUPTED, METRIC, steps=2).scores
+    ),
+    "residual circuit": _residual_circuit,
     "mask": _masked,
     "attribute_logits": lambda model: ai.attribute_logits(model, CLEAN).logits,
     "logit_lens": lambda model: logit_lens(model, CLEAN).logits,

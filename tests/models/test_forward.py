@@ -14,10 +14,10 @@ from versions import only_3
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.models import linear as linear_module
 from anchor_interp.models.forward import (
-    _is_supported,
     fast_last_logits,
     fast_logits,
     last_logits,
+    takes_fast_path,
 )
 from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.models.linear import linear
@@ -113,7 +113,7 @@ def test_float32_is_about_as_exact_as_the_hooked_forward(normalization: Normaliz
 
 def test_models_of_this_package_take_the_fast_path() -> None:
     for normalization, n_heads, n_layers, bias in SHAPES:
-        assert _is_supported(model_of(normalization, n_heads, n_layers, bias))
+        assert takes_fast_path(model_of(normalization, n_heads, n_layers, bias))
 
 
 def test_bytes_are_tokens_and_tokens_outside_the_vocabulary_are_refused() -> None:

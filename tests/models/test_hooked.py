@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from branches import assert_own_branches
 from versions import only_3
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp.interventions.hooks import _GATES
 from anchor_interp.models import hooked, lens
 
 SHAPE: dict[str, Any] = {
@@ -55,6 +57,23 @@ def test_names_activations_logits_and_gradients_are_equal(
         model(TOKENS)[:, -1].square().sum().backward()
     for (name, parameter), other in zip(one.named_parameters(), two.parameters(), strict=True):
         torch.testing.assert_close(other.grad, parameter.grad, atol=1e-9, rtol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("gate", [None, *GATES])
+@pytest.mark.parametrize("normalization", ["LN", None])
+def test_what_a_hook_holds_has_the_gradient_of_its_own_branch(
+    gate: str | None, normalization: str | None
+) -> None:
+    changes = {} if gate is None else {gate: True}
+    own = hooked.HookedTransformerConfig(**SHAPE, normalization_type=normalization, **changes)
+    model = hooked.HookedTransformer(own)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.3, generator=generator)
+    fired = assert_own_branches(model, TOKENS)
+    silent = {n for n in model.hook_dict if _GATES.get(n.rpartition(".")[2], gate) != gate}
+    assert fired == set(model.hook_dict) - silent
 
 
 @only_3

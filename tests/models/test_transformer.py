@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from branches import assert_own_branches
 from small_models import LAYOUTS
 from torch import Tensor
 from transformer_lens import patching
@@ -129,6 +130,27 @@ def test_gated_hooks_fire_without_effect(flag: str) -> None:
     }
     for name in names[flag]:
         assert f"blocks.1.{name}" in cache
+
+
+@pytest.mark.parametrize("gates", [
+    (), ("use_split_qkv_input", "use_attn_result", "use_hook_mlp_in"), ("use_attn_in",),
+])  # fmt: skip
+@pytest.mark.parametrize("normalization", LAYOUTS)
+def test_what_a_hook_holds_has_the_gradient_of_its_own_branch(
+    normalization: Normalization, gates: tuple[str, ...]
+) -> None:
+    shape = ModelConfig(
+        n_heads=2, d_model=20, d_head=12, d_mlp=28, normalization=normalization, bias=True
+    )
+    model = scrambled(build_model(shape, InitConfig(0.4), seed=0, dtype=torch.float64))
+    for gate in gates:
+        getattr(model, f"set_{gate}")(True)
+    fired = assert_own_branches(model, random_tokens(3))
+    names = {"use_split_qkv_input": ("q_input", "k_input", "v_input"), "use_attn_in": ("attn_in",),
+             "use_attn_result": (), "use_hook_mlp_in": ("mlp_in",)}  # fmt: skip
+    always = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
+    expected = (*always, *(name for gate in gates for name in names[gate]))
+    assert {f"blocks.1.hook_{name}" for name in expected} < fired
 
 
 @torch.no_grad()

@@ -13,13 +13,16 @@ from matplotlib.colors import to_hex
 from matplotlib.image import imread
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp.analysis.circuits import Performance
 from anchor_interp.analysis.clusters import Clusters
+from anchor_interp.analysis.rivals import CircuitComparison, RivalCircuit
 from anchor_interp.analysis.similarity import Similarity
 from anchor_interp.interventions.patching import PatchResult
 from anchor_interp.interventions.sites import Connection, Site
 from anchor_interp.models.matrices import CosineMatrix
 from anchor_interp.pages import style
 from anchor_interp.pages.mechanism_figures import (
+    circuit_baselines,
     cluster_map,
     condensation_map,
     patch_map,
@@ -84,6 +87,22 @@ def test_a_map_shows_sites_and_refuses_connections() -> None:
     paths = tuple(map(Connection, sites))
     with pytest.raises(ConfigError, match="not connections"):
         patch_map(PatchResult(paths, "denoise", *runs))
+
+
+@pytest.mark.parametrize(("n", "all_others", "last"), [
+    (3, False, "random,\n2 edges"), (3, True, "all others,\n2 edges"),
+    (0, True, "a route,\n4 edges"),
+])  # fmt: skip
+def test_baselines_of_a_circuit_say_whether_they_are_all(
+    n: int, all_others: bool, last: str
+) -> None:
+    shares, one = np.linspace(0, 0.4, n), Performance(1.0, 1.0)
+    rival = RivalCircuit("a route", 4, one)
+    compared = CircuitComparison(
+        2, "zero", one, shares, shares, 0.25, 0.25, (rival,), (), all_others=all_others
+    )
+    axes = circuit_baselines(compared).axes[0]
+    assert [text.get_text() for text in axes.get_yticklabels()][-1] == last
 
 
 def test_a_slim_svg_looks_the_same(browser: Any) -> None:

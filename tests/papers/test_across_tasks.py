@@ -4,15 +4,16 @@ import itertools
 
 import numpy as np
 import pytest
+from findings import told
 from scipy.stats import spearmanr
 
-from papers.across_tasks import TASK_RUNS, AcrossTasks
-from papers.claims import NAMED
-from papers.judging import judge
-from papers.rows import Row
+from claims import Claim, judge
+from effects import Row
+from questions.across_tasks import CLAIMS, STUDIES, TASK_RUNS, AcrossTasks
 
-NAMES = ("across-tasks-rank", "across-tasks-condensation")
-FAMILY = tuple(map(NAMED.__getitem__, NAMES))
+CONDENSED = AcrossTasks("condensation", runs=STUDIES)
+FAMILY = (*CLAIMS, Claim("across-tasks-condensation", "", CONDENSED, 0.3))
+NAMES = tuple(claim.name for claim in FAMILY)
 _TASKS = {"addition": ("addition-100", "addition-100-random")}
 
 
@@ -24,7 +25,7 @@ def made_up(follows: float, *, fitted: float = 1.0) -> dict[str, list[Row]]:
         tasks = _TASKS.get(study, (study,))
         for task, size, seed in itertools.product(tasks, (1_000, 4_000), range(12)):
             order, noise = generator.normal(), generator.normal()
-            about_id = study == "prontoqa" or task.endswith("random")
+            about_id = task.endswith("random")
             accuracy = float(np.clip(0.5 + 0.1 * (follows * order + 0.5 * noise), 0, 1))
             rows.append({
                 "run_id": f"{task}-{size}-{seed}", "status": "done", "censored": False,
@@ -54,7 +55,7 @@ def test_runs_that_have_not_fitted_do_not_count() -> None:
 
 def test_a_task_is_the_mean_of_spearmans_correlation_over_its_sizes() -> None:
     rows = [row | {"study": "scan"} for row in made_up(1)["scan"]]
-    found = AcrossTasks("condensation").within(TASK_RUNS["SCAN"], rows)
+    found = CONDENSED.inside(TASK_RUNS["SCAN"], rows)
     alone = [
         spearmanr([row["condensation"] for row in of], [row["ood_accuracy"] for row in of])[0]
         for size in (1_000, 4_000)
@@ -69,12 +70,12 @@ def test_shuffles_of_one_task_tell_nothing_of_anothers() -> None:
     values = np.random.default_rng(2).normal(size=(24, 2))
     drawn = []
     for of in TASK_RUNS.values():
-        rows = of.prepare([row | {"study": of.study} for row in made_up(0)[of.study]])
+        rows = of.select([row | {"study": of.study} for row in made_up(0)[of.study]])
         alike = [
             row | {"condensation": x, of.unseen: y, of.fit: 1.0}
             for row, (x, y) in zip(rows, values.tolist(), strict=True)
         ]
-        drawn.append(AcrossTasks("condensation").within(of, alike).drawn)
+        drawn.append(CONDENSED.inside(of, alike).drawn)
     between = np.corrcoef(drawn) - np.eye(len(drawn))
     assert np.abs(between).max() < 0.05
 
@@ -82,9 +83,9 @@ def test_shuffles_of_one_task_tell_nothing_of_anothers() -> None:
 def test_each_task_counts_alike_on_fishers_scale() -> None:
     tables = made_up(1)
     rows = [row | {"study": study} for study, of in tables.items() for row in of]
-    whole = AcrossTasks("condensation").find(rows)
-    zs = [np.arctanh(part.effect) for part in whole.also.values() if part.effect is not None]
-    assert whole.effect == pytest.approx(np.tanh(np.mean(zs)))
+    whole = CONDENSED.find(rows)
+    zs = [np.arctanh(part.found.effect) for part in whole.also.values() if part.found]
+    assert told(whole).effect == pytest.approx(np.tanh(np.mean(zs)))
     assert len(zs) == len(TASK_RUNS)
 
 
@@ -94,7 +95,7 @@ def test_the_interval_covers_no_correlation_as_often_as_it_says() -> None:
     rows = [row | {"study": study} for study, of in made_up(0).items() for row in of]
     for _ in range(100):
         drawn = [row | {"condensation": float(generator.normal())} for row in rows]
-        found = AcrossTasks("condensation").find(drawn)
+        found = CONDENSED.find(drawn)
         assert found.found is not None
         missed += not found.found.low <= 0 <= found.found.high
     assert 1 <= missed <= 12

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import hypergeom, ttest_1samp, ttest_ind
 
 from anchor_interp.analysis.statistics import DRAWN
-from papers.comparisons import EXACT_UP_TO, against_zero, two_samples
+from effects import EXACT_UP_TO, against_zero, two_samples
 
 
 def test_a_sign_flip_test_enumerates_all_signs() -> None:
@@ -98,6 +98,30 @@ def test_a_tie_of_rounded_logarithms() -> None:
         np.log([1200, 1200, 1300, 1300, 1300]), np.log([1100, 1200, 1200, 1200, 1200])
     )
     assert found.p == pytest.approx(30 / 252)
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e4, -1e7])
+def test_ties_of_numbers_that_are_large_beside_their_spread(shift: float) -> None:
+    """Ties follow from k alone, whatever number it is added to and how that rounds."""
+    k = np.array([0, 3, 0, 1, 2, 2, 0, 2])
+    first, second = np.split(shift + 0.1 * k, 2)
+    sizes = [
+        two_sizes(k[[*chosen]].tolist(), np.delete(k, chosen).tolist())
+        for chosen in itertools.combinations(range(8), 4)
+    ]
+    exact = sum(size >= sizes[0] for size in sizes) / len(sizes)
+    assert exact == pytest.approx(0.743, abs=5e-4)
+    assert two_samples(first, second).p == exact
+
+
+def test_ties_about_a_reference_that_is_large() -> None:
+    k = np.array([-2, 1, 1, 2, -1, 3])
+    sums = [abs(k @ signs) for signs in itertools.product((1, -1), repeat=6)]
+    found = against_zero(1e4 + 0.1 * k, 1e4)
+    assert found.p == np.mean(np.array(sums) >= abs(k.sum()))
+    assert found.effect == pytest.approx(0.1 * k.mean())
+    same = against_zero([1e4 + 0.1 + 0.2, 1e4 + 0.3, 1e4 + 0.3], 1e4)
+    assert same.low == same.high == pytest.approx(0.3)
 
 
 def test_drawn_relabellings_count_ties() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.sequences import sample
-from papers.learning_order import LearningCurves, lateness, learning_curves
+from learning_order import LearningCurves, lateness, learning_curves
 
 
 def curves(*accuracies: list[float]) -> LearningCurves:

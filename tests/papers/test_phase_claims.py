@@ -6,15 +6,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+from findings import told
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis import statistics
-from papers.claims import CLAIMS, HALF_A_STEP, RANDOM, Alike
-from papers.comparisons import two_samples
-from papers.effects import Difference, Effect, Finding, Mean, Trend
-from papers.judging import Claim, Judgement, judge
-from papers.page import make_ledger
-from papers.rows import Row, Rows, log_rank_share, matching, number_of, rank_share
+from claims import Claim, Judgement, family, judge
+from complexity_control.fig5_condensation import HALF_A_STEP, Alike, log_rank_share
+from effects import (
+    Difference,
+    Effect,
+    Finding,
+    Mean,
+    Row,
+    Rows,
+    Trend,
+    equal,
+    number_of,
+    two_samples,
+)
+from measures import rank_share
+from random_settings import RUNS as RANDOM
 
 PHASES = ("memorizing", "composite", "symmetric", "inferential")
 STRATA = tuple((task, layout) for task in ("neurips", "complexity-control")
@@ -31,12 +42,12 @@ AS_CLAIMED = {
     "blocks_raw": (0.4, 0.4, 0.4, 0.8), "mixed": (0.5, 0.9, 0.9, 0.9),
     "by_cell": (0.5, 0.8, 0.8, 0.8), "borrowed_near": (0, 0.3, 0.3, 0.3),
 }  # fmt: skip
-BY_PHASE = {claim.name for claim in CLAIMS if set(claim.studies) & set(RANDOM)}
+BY_PHASE = {claim.name for claim in family() if set(claim.effect.runs) & set(RANDOM)}
 # What these made-up runs have no number or too few runs for, and what they do not show.
 OPEN = {"c4-id", "cc-rank", "c4-gamma", "c4-decay", "cc-decay", "c4-commutativity"}
-COMPARED = {claim.name for claim in CLAIMS if claim.name in BY_PHASE
+COMPARED = {claim.name for claim in family() if claim.name in BY_PHASE
             and isinstance(claim.effect, Difference)}  # fmt: skip
-CAPTIONS = {"n53-condensation-caption", "n53-order-caption", "nb-eigenvalues-caption"}
+CAPTIONS = {"n53-condensation-caption", "n53-order-caption"}
 
 
 def random_settings(n: int = 60, seed: int = 0, *, scale: float = 1.0) -> list[Row]:
@@ -76,7 +87,7 @@ def in_studies(rows: Rows) -> dict[str, Rows]:
 
 
 def judged(rows: Rows) -> dict[str, Judgement]:
-    return judge(CLAIMS, in_studies(rows))
+    return judge(family(), in_studies(rows))
 
 
 def supported(judgements: dict[str, Judgement]) -> set[str]:
@@ -84,7 +95,7 @@ def supported(judgements: dict[str, Judgement]) -> set[str]:
 
 
 def judged_alone(effect: Effect, rows: Rows, minimum: float = 0.2) -> Judgement:
-    claim = Claim("claim", "", "", "", minimum, effect=effect)
+    claim = Claim("claim", "", effect, minimum)
     return judge((claim,), {"settings": rows})["claim"]
 
 
@@ -92,10 +103,10 @@ def between(more: str, less: str, number: Any = "y", **more_fields: Any) -> Diff
     within = ("task", "normalization")
     return Difference(
         number,
-        matching({"phase": more}),
-        matching({"phase": less}),
-        within,
-        studies=("settings",),
+        equal(phase=more),
+        equal(phase=less),
+        within=within,
+        runs=("settings",),
         **more_fields,
     )
 
@@ -126,7 +137,7 @@ def test_captions_compare_small_inferential_with_large_symmetric_runs(
         for row in random_settings(400, scale=scale)
         if row["phase"] in drawn and (row["task"], row["normalization"]) == STRATA[0]
     ]
-    found = judge(CLAIMS, {"solutions": rows})
+    found = judge(family(), {"solutions": rows})
     assert {found[name].verdict for name in CAPTIONS} == verdicts
 
 
@@ -144,7 +155,7 @@ def test_phases_permuted_inside_strata_support_nothing(
     if not (made_up or set(RANDOM) <= set(committed)):
         pytest.skip("the random settings have no tables yet")
     rows = random_settings() if made_up else [row for name in RANDOM for row in committed[name]]
-    compared = tuple(claim for claim in CLAIMS if claim.name in COMPARED)
+    compared = tuple(claim for claim in family() if claim.name in COMPARED)
     generator = np.random.default_rng(0)
     tables_that_support, p_values = 0, []
     for _ in range(10 if made_up else 5):
@@ -156,9 +167,9 @@ def test_phases_permuted_inside_strata_support_nothing(
         found = judge(compared, in_studies(mixed))
         tables_that_support += bool(supported(found) & COMPARED)
         p_values += [
-            one.finding.p_value
+            one.finding.found.p
             for name, one in found.items()
-            if name in COMPARED and one.finding and one.finding.p_value is not None
+            if name in COMPARED and one.finding and one.finding.found
         ]
     assert tables_that_support <= (3 if made_up else 2)
     assert np.mean(np.array(p_values) <= 0.05) < 0.1
@@ -166,10 +177,10 @@ def test_phases_permuted_inside_strata_support_nothing(
         return
     across = Difference(
         "blocks",
-        matching({"phase": "inferential"}),
-        matching({"phase": ["composite", "symmetric"]}),
+        equal(phase="inferential"),
+        equal(phase=("composite", "symmetric")),
     )
-    assert (across.measure(rows).p_value or 1) < 0.05
+    assert told(across.measure(rows)).p < 0.05
 
 
 def test_a_difference_between_strata_is_none_between_phases() -> None:
@@ -179,13 +190,11 @@ def test_a_difference_between_strata_is_none_between_phases() -> None:
         layout = row["normalization"] == "pre"
         row["y"] += 5 * layout
         row["phase"] = "inferential" if (hash_of(row) % 5 < 1 + 3 * layout) else "symmetric"
-    pooled = Difference(
-        "y", matching({"phase": "inferential"}), matching({"phase": "symmetric"})
-    ).measure(rows)
-    assert (pooled.effect or 0) > 2
+    pooled = Difference("y", equal(phase="inferential"), equal(phase="symmetric")).measure(rows)
+    assert told(pooled).effect > 2
     found = judged_alone(between("inferential", "symmetric"), rows, 1.0)
     assert found.finding is not None
-    assert abs(found.finding.effect or 9) < 0.6
+    assert abs(told(found.finding).effect) < 0.6
     assert found.verdict == "not supported"
 
 
@@ -200,8 +209,8 @@ def test_p_is_that_of_all_relabellings_in_one_stratum() -> None:
         row["y"] += 1.2 * (i < 5)
     found = between("inferential", "symmetric").measure(rows)
     exact = two_samples([row["y"] for row in rows[:5]], [row["y"] for row in rows[5:]])
-    assert found.effect == pytest.approx(exact.effect)
-    assert found.p_value == pytest.approx(exact.p, abs=0.01)
+    assert told(found).effect == pytest.approx(exact.effect)
+    assert told(found).p == pytest.approx(exact.p, abs=0.01)
 
 
 def test_four_runs_of_a_kind_are_not_compared() -> None:
@@ -224,9 +233,7 @@ def test_phases_that_never_meet_leave_nothing_comparable() -> None:
     assert found.verdict == "nothing comparable"
     assert "neurips, post: 0 and 60 runs" in found.reason
     assert found.finding is not None
-    assert (found.finding.effect, found.finding.p_value, found.q_value) == (None, None, None)
-    ledger = make_ledger("tiny", in_studies([row | {"phase": "symmetric"} for row in rows]))
-    assert ledger.judgements["n52-answers"].verdict == "nothing comparable"
+    assert (found.finding.found, found.q_value) == (None, None)
 
 
 def test_settings_that_explain_a_difference_leave_none_at_equal_settings() -> None:
@@ -270,7 +277,7 @@ def test_too_few_runs_say_nothing_at_equal_settings() -> None:
         row["phase"] = "inferential" if i < 6 else "symmetric"
     found = judged_alone(between("inferential", "symmetric"), rows)
     assert found.finding is not None
-    assert found.finding.effect is not None
+    assert found.finding.found is not None
     assert (found.finding.adjusted, found.at_equal_settings) == (None, None)
 
 
@@ -278,7 +285,7 @@ def test_a_number_that_never_changes_is_no_difference() -> None:
     rows = [row | {"y": 0.1} for row in random_settings()]
     found = judged_alone(between("inferential", "symmetric"), rows)
     assert found.finding is not None
-    assert found.finding.p_value == 1
+    assert told(found.finding).p == 1
     assert found.verdict == "not supported"
     assert found.reason == "the interval ends below 0.2, the least that counts"
 
@@ -292,7 +299,7 @@ def ranked(share: Callable[[Row, float], float]) -> list[Row]:
     ]
 
 
-ALIKE = Alike(log_rank_share, HALF_A_STEP, studies=("settings",))
+ALIKE = Alike(log_rank_share, HALF_A_STEP, runs=("settings",))
 AT = (150, 60, 60, 5)
 
 
@@ -303,7 +310,7 @@ def test_ranks_that_are_alike_within_phases_are_supported() -> None:
     )
     assert found.verdict == "supported"
     assert found.finding is not None
-    assert found.finding.effect == pytest.approx(math.log(HALF_A_STEP), abs=0.001)
+    assert told(found.finding).effect == pytest.approx(math.log(HALF_A_STEP), abs=0.001)
     assert judged_alone(ALIKE, ranked(lambda *_: 7.0), 0).verdict == "supported"
 
 
@@ -321,10 +328,10 @@ def spoilt(column: str) -> list[Row]:
 
 
 @pytest.mark.parametrize(("effect", "column"), [
-    (Trend("gamma", "y"), "y"),
-    (Trend("gamma", "y"), "gamma"),
+    (Trend("y", "gamma"), "y"),
+    (Trend("y", "gamma"), "gamma"),
     (Mean("y"), "y"),
-    (Difference("y", matching({"phase": "inferential"}), matching({"phase": "symmetric"})), "y"),
+    (Difference("y", equal(phase="inferential"), equal(phase="symmetric")), "y"),
     (between("inferential", "symmetric"), "y"),
     (between("inferential", "symmetric"), "lr"),  # a setting that is regressed out
     (between("inferential", "symmetric", rank_share), "stable_rank"),
@@ -346,17 +353,15 @@ def test_claims_on_known_runs_are_counted_from_the_tables() -> None:
     """Ten runs of a known seed and thirty of others; a study that was known as a whole."""
     rows = with_number(random_settings(10), lambda row, e: row["gamma"] + 0.1 * e)
     old = [row | {"seed": 301} for row in rows[:10]]
-    trend = Trend("gamma", "y", studies=("settings",))
+    trend = Trend("y", "gamma", runs=("settings",))
     claims = (
-        Claim("some", "", "", "", effect=trend),
-        Claim("all", "", "", "", effect=trend, known=("settings",)),
-        Claim("new", "", "", "", effect=Mean("y", matching({"seed": 3}), studies=("settings",))),
+        Claim("some", "", trend, 0.1),
+        Claim("all", "", trend, 0.1, known=("settings",)),
+        Claim("new", "", Mean("y", equal(seed=3), runs=("settings",)), 0.1),
     )
     found = judge(claims, {"settings": [*old, *rows[10:]]})
     assert [found[name].known for name in ("some", "all", "new")] == [10, 40, 0]
     others = found["some"].without_known
     assert isinstance(others, Finding)
-    assert others.effect == trend.measure(rows[10:]).effect
+    assert others.found == trend.measure(rows[10:]).found
     assert found["all"].without_known is found["new"].without_known is None
-    at_another_scale = [row | {"scale": "small"} for row in old]
-    assert judge(claims, {"settings": at_another_scale})["some"].known == 0

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from findings import told
 
 from anchor_interp._util.errors import StoreError
-from papers.effects import Finding, Rise
-from papers.rows import Row
+from effects import Finding, Rise, Row
 
 
 def runs(group: int, xs: list[float], ys: list[float]) -> list[Row]:
@@ -21,7 +21,7 @@ def runs(group: int, xs: list[float], ys: list[float]) -> list[Row]:
 
 
 def rise(rows: list[Row], sign: int = 1) -> Finding:
-    return Rise("gamma", "y", ("n_layers",), sign).measure(rows)
+    return Rise("y", "gamma", within=("n_layers",), sign=sign).measure(rows)
 
 
 def test_a_rise_is_a_least_squares_slope_with_hc3_errors() -> None:
@@ -38,20 +38,20 @@ def test_a_rise_is_a_least_squares_slope_with_hc3_errors() -> None:
     rest = (ys - design @ fitted) / (1 - hat)
     error = math.sqrt((inverse @ design.T @ np.diag(rest**2) @ design @ inverse)[0, 0])
     span = xs.max() - xs.min()
-    assert found.effect == pytest.approx(fitted[0] * span)
+    assert told(found).effect == pytest.approx(fitted[0] * span)
     assert found.found is not None
     assert found.found.high == pytest.approx(span * (fitted[0] + 2.0859634 * error))  # t of 20
     fallen = rise(rows, sign=-1)
     assert fallen.found is not None
     assert fallen.found.low == pytest.approx(-found.found.high)
-    assert fallen.p_value == pytest.approx(found.p_value, abs=0.02)
+    assert told(fallen).p == pytest.approx(told(found).p, abs=0.02)
 
 
 def test_a_run_alone_with_its_value_has_a_finite_interval() -> None:
     """It lies on the line, whatever its number: its residual is 0, of leverage 1."""
     for other in (0.3, 0.33, 0.6, 0.73):
         found = rise(runs(2, [0.9, 0.9, 0.9, other], [0, 0.1, 0.2, 0.7]))
-        assert found.effect == pytest.approx(-0.6)
+        assert told(found).effect == pytest.approx(-0.6)
         # HC3 of the mean of 0, 0.1 and 0.2, with Student's t of two degrees of freedom
         assert found.found is not None
         assert found.found.high == pytest.approx(-0.6 + 4.3026527 * 0.1 / math.sqrt(2), rel=1e-6)
@@ -59,7 +59,7 @@ def test_a_run_alone_with_its_value_has_a_finite_interval() -> None:
 
 def test_equal_numbers_are_as_large_in_any_order() -> None:
     xs = [0.1 * i**1.5 for i in range(7)]
-    assert rise([row for g in (2, 3) for row in runs(g, xs, [0.1] * 7)]).p_value == 1
+    assert told(rise([row for g in (2, 3) for row in runs(g, xs, [0.1] * 7)])).p == 1
 
 
 def test_all_relabellings_of_few_runs() -> None:
@@ -78,7 +78,7 @@ def test_all_relabellings_of_few_runs() -> None:
 
     sizes = np.array([size(order) for order in itertools.permutations(ys)])
     exact = float(np.mean(sizes >= size(ys.tolist())))
-    assert rise(runs(2, xs.tolist(), ys.tolist())).p_value == pytest.approx(exact, abs=0.015)
+    assert told(rise(runs(2, xs.tolist(), ys.tolist()))).p == pytest.approx(exact, abs=0.015)
 
 
 def test_a_number_that_is_not_finite_names_its_run() -> None:
@@ -92,10 +92,10 @@ def test_runs_that_failed_stand_in_no_line() -> None:
     rows[3] |= {"status": "failed", "y": None}
     found = rise(rows)
     assert (found.n, found.censored, found.seeds) == ((5,), 1, 5)
-    assert found.effect == pytest.approx(0.5)
+    assert told(found).effect == pytest.approx(0.5)
 
 
 def test_without_different_values_there_is_no_rise() -> None:
     found = rise(runs(2, [1.0] * 6, [0.1 * i for i in range(6)]))
-    assert found.effect is None
+    assert found.found is None
     assert found.note == "no group has three runs at several values of gamma"

@@ -23,11 +23,11 @@ def test_exact_models_apply_one_function_everywhere() -> None:
     task = TASKS["neurips"]
     symmetric = answer_map(ai.exact_model("symmetric", task), task, n=2)
     assert symmetric.pairs == ((4, 3),)
-    assert symmetric.cells["symmetric"] == 1
+    assert symmetric.cells["other order"] == 1
     assert symmetric.sentence == (
         "answers as for the other order on 100 % of cells, follows the rule on 0 %"
     )
-    assert symmetric.mixture == {"rule": 0, "symmetric": 1, "none": 0, "borrowed": 0}
+    assert symmetric.mixture == {"rule": 0, "other order": 1, "none": 0, "borrowed": 0}
     pairs = ((1, 2), (2, 1), (3, 4), (4, 3))
     everywhere = answer_map(ai.exact_model("symmetric", task), task, pairs=pairs, n=2)
     assert everywhere.cells["exception"] == pytest.approx(1 / 4)  # (3, 4): x - 6
@@ -36,10 +36,25 @@ def test_exact_models_apply_one_function_everywhere() -> None:
 
 def test_functions_are_those_of_the_seen_pairs_named_by_the_first() -> None:
     found = answer_map(ai.exact_model("symmetric", TASKS["neurips"]), TASKS["neurips"], n=2)
-    assert found.functions[:2] == ("rule", "symmetric")
+    assert found.functions[:2] == ("rule", "other order")
     assert "(2, 4): x - 7" in found.functions  # of (4, 2) too
     assert "(3, 4): x - 6" not in found.functions  # for (4, 3) this is the symmetric target
     assert found.functions[-1] == "none"
+
+
+def test_a_rule_that_a_seen_pair_has_is_named_with_it() -> None:
+    """x + 1 to x + 4: 2 + 3 = 1 + 4, so no answer to (2, 3) tells the rule from (1, 4)."""
+    anchors = tuple(ai.Anchor(token, ai.Affine(token)) for token in (1, 2, 3, 4))
+    task = ai.AnchorTask(anchors=anchors, unseen=((2, 3), (3, 2)), key_max=31)
+    found = answer_map(ai.exact_model("inferential", task), task, n=2)
+    assert found.functions[0] == "rule or (1, 4): x + 5"
+    assert "rule" not in found.cells
+    assert found.sentence == "follows the rule or answers as for (1, 4) on 100 % of cells"
+    assert found.mixture == {
+        "rule": 0, "rule or borrowed": 1, "other order": 0, "none": 0, "borrowed": 0,
+    }  # fmt: skip
+    apart = answer_map(ai.exact_model("inferential", task), task, pairs=((4, 4),), n=2)
+    assert apart.functions[0] == "rule"
 
 
 def test_shares_agree_with_answers_counted_by_hand() -> None:
@@ -117,7 +132,9 @@ def test_a_mixture_is_told_by_its_shares_and_becomes_columns() -> None:
         "follows the rule on 50 % of cells, answers as for (2, 4) on 20 %, (4, 4) on 20 %, "
         "applies no function on 10 %"
     )
-    assert one.mixture == pytest.approx({"rule": 0.5, "symmetric": 0, "none": 0.1, "borrowed": 0.4})
+    assert one.mixture == pytest.approx(
+        {"rule": 0.5, "other order": 0, "none": 0.1, "borrowed": 0.4}
+    )
     measure = column_measure("anchor_interp.runs.answers:mixture")
     assert measure(ai.load("exact/inferential"))["rule"] == 1
 

@@ -9,17 +9,21 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from small_models import FEW_KEYS, small_exact
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import canonical_json, from_dict
+from anchor_interp.analysis.fingerprint import fingerprint_model
+from anchor_interp.analysis.overview import analyze_model
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs import evaluation as module
-from anchor_interp.runs.evaluation import evaluate, predict
+from anchor_interp.runs.evaluation import Training, evaluate, predict
 from anchor_interp.runs.phase import Evaluation, classify, decide
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
-from anchor_interp.tasks.functions import Override, Pair, Table
-from anchor_interp.tasks.sequences import draw, sample
+from anchor_interp.tasks.examples import Dataset, Examples
+from anchor_interp.tasks.functions import Affine, Anchor, Override, Pair, Table
+from anchor_interp.tasks.sequences import Sequences, draw, sample
 
 Answer = Callable[[AnchorTask, Pair, int, int], int]
 Ints = npt.NDArray[np.int64]
@@ -293,3 +297,144 @@ def test_impossible_evaluations_are_refused() -> None:
         ConfigError, match=r"unembed\.b_U holds 1 of 201 values that are not finite"
     ):
         evaluate(good, TASKS["neurips"])
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_bias_that_is_no_parameter_is_looked_at_like_a_weight(value: float) -> None:
+    """Attention scores of NaN count as 0, so the logits do not show it."""
+    model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
+    evaluate(model, TASKS["neurips"], n=5)  # a mask's buffer holds -inf
+    buffer = dict(model.named_buffers())["blocks.1.attn.b_Q"]
+    buffer[0, 1:3] = value
+    with pytest.raises(ConfigError, match=r"1\.attn\.b_Q holds 2 of 4 values that are not finite"):
+        evaluate(model, TASKS["neurips"], n=5)
+
+
+CONTROL = TASKS["complexity-control"]
+
+
+def as_given(sequences: Sequences, kind: str) -> Training:
+    """The same training data as each kind that ``training`` takes."""
+    if kind == "Sequences":
+        return sequences
+    return sequences.dataset() if kind == "Dataset" else sequences.examples()
+
+
+@pytest.mark.parametrize("kind", ["Sequences", "Dataset", "Examples"])
+@pytest.mark.parametrize("measure", [evaluate, fingerprint_model, analyze_model])
+def test_training_that_holds_unseen_pairs_is_refused(
+    kind: str, measure: Callable[..., object]
+) -> None:
+    model = small_exact("inferential", "pre")
+    given = as_given(sample(FEW_KEYS, "ood", 300, seed=0), kind)
+    expected = r"training holds 300 of 300 rows of unseen pairs, such as \((3, 4|4, 3)\)"
+    with pytest.raises(ConfigError, match=expected):
+        measure(model, FEW_KEYS, training=given)
+
+
+def test_rows_of_an_unseen_pair_are_counted_wherever_it_stands() -> None:
+    """With other noise, at other positions, after another key or none, and among many others."""
+    rows = sample(CONTROL, "train", 1_000, seed=0).tokens.copy()
+    rows[7], rows[400, :2], rows[999, -2:] = [50, 51, 52, 53, 54, 3, 4, 55, 56], (4, 3), (3, 4)
+    training = Examples(rows, np.full(len(rows), 60))
+    model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
+    with pytest.raises(ConfigError, match="training holds 3 of 1,000 rows of unseen pairs"):
+        evaluate(model, CONTROL, training=training)
+    rows[7, 5], rows[400, 0], rows[999, -2] = 60, 60, 60
+    evaluate(model, CONTROL, n=5, training=Examples(rows, np.full(len(rows), 60)))
+
+
+def evaluate_trained(
+    task: AnchorTask, answer: Answer, training: Training, n: int = 20
+) -> Evaluation:
+    model = build_model(ModelConfig(d_model=8, d_head=4, d_mlp=8), InitConfig(), seed=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "last_logits", oracle(task, answer))
+        return evaluate(model, task, n=n, training=training)
+
+
+def knows_test_keys(task: AnchorTask, pair: Pair, key: int, place: int) -> int:
+    """Right where the split has test keys, of seen pairs, and constant elsewhere."""
+    known = task.role(pair) != "unseen" and key % task.length == place
+    return one(task.target(pair, np.array([key]))) if known else 7
+
+
+def test_id_accuracy_is_of_what_training_does_not_hold(caplog: pytest.LogCaptureFixture) -> None:
+    """A model that knows the keys and positions of its training by heart, which are the split's."""
+    training = sample(CONTROL, "id", 20_000, seed=1)
+    found = evaluate_trained(CONTROL, knows_test_keys, training)
+    assert found.cells.seen_test_keys == 1  # what the split calls new
+    assert found.id_accuracy == pytest.approx(0, abs=0.01)
+    assert classify(found) == "memorizing"
+    assert "20,000 of 20,000 training rows have keys and positions that the split" in caplog.text
+
+
+def test_training_of_every_key_and_position_leaves_other_noise_as_new() -> None:
+    both = [sample(CONTROL, name, 60_000, seed=1).dataset() for name in ("train", "id")]
+    training = Dataset(*(np.concatenate([getattr(one, name) for one in both])
+                         for name in ("tokens", "mask", "lengths")))  # fmt: skip
+    found = evaluate_trained(CONTROL, inferential, training)
+    assert found.id_accuracy == 1
+    assert classify(found) == "inferential"
+    assert evaluate_trained(CONTROL, memorizing, training).id_accuracy == pytest.approx(
+        0.5, abs=0.1
+    )
+
+
+def test_without_anything_new_memorizing_cannot_be_told() -> None:
+    """Sequences without noise: every one of the seen pairs is in the training data."""
+    task = AnchorTask(length=3, unseen=((3, 4), (4, 3)))
+    training = draw(task, task.seen, "all", 30_000, seed=0, stream="x")
+    right = evaluate_trained(task, inferential, training)
+    assert right.id_accuracy is None
+    assert classify(right) == "inferential"
+    decision = decide(evaluate_trained(task, composite, training))
+    assert decision.phase == "other"
+    assert "training holds every sequence of the seen pairs" in decision.reason
+
+
+def test_training_that_keeps_the_split_is_judged_by_it(caplog: pytest.LogCaptureFixture) -> None:
+    found = evaluate_trained(CONTROL, knows_test_keys, sample(CONTROL, "train", 500, seed=0))
+    assert found.id_accuracy == found.cells.seen_test_keys == 1
+    assert not caplog.records
+
+
+COUNT = tuple(Anchor(token, Affine(token)) for token in (1, 2, 3, 4))
+"""x + 1 to x + 4: 2 + 3 = 1 + 4, so a model that reads (2, 3) as (1, 4) gives the rule's answer."""
+
+
+@pytest.mark.parametrize("unseen", [((2, 3),), ((2, 3), (3, 2))])
+def test_a_rule_that_a_seen_pair_has_is_no_inference(unseen: tuple[Pair, ...]) -> None:
+    found = evaluate_oracle(AnchorTask(anchors=COUNT, unseen=unseen), inferential)
+    assert found.ood_accuracy == 1
+    assert (1, 4) in found.unseen[0].as_seen
+    decision = decide(found)
+    assert decision.phase == "other"
+    assert "has the answers of a seen one, (2, 3) of (1, 4)" in decision.reason
+    assert from_dict(Evaluation, json.loads(canonical_json(found))) == found
+
+
+def test_only_unseen_pairs_that_can_tell_count() -> None:
+    """(2, 3) has a seen pair's answers and (4, 4) has none: a model right on the first alone."""
+    task = AnchorTask(anchors=COUNT, unseen=((2, 3), (4, 4)))
+
+    def borrowing(task: AnchorTask, pair: Pair, key: int, place: int) -> int:
+        return key + 2 if pair == (4, 4) else inferential(task, pair, key, place)
+
+    found = evaluate_oracle(task, borrowing)
+    assert [answers.inferential for answers in found.unseen] == [1, 0]
+    assert found.ood_accuracy == 0
+    assert classify(found) != "inferential"
+    assert classify(evaluate_oracle(task, inferential)) == "inferential"
+
+
+def test_keys_at_which_a_seen_pair_has_the_rule_do_not_count() -> None:
+    """(2, 2) has the answers of the unseen (1, 1) at all keys but the five largest."""
+    nearly = Table(20, tuple(x + 10 if x < 95 else x for x in range(20, 100)))
+    task = AnchorTask(unseen=((1, 1),), overrides=(Override((2, 2), nearly),))
+
+    def reading(task: AnchorTask, pair: Pair, key: int, place: int) -> int:
+        return inferential(task, (2, 2) if pair == (1, 1) else pair, key, place)
+
+    assert evaluate_oracle(task, reading, n=100).ood_accuracy == 0
+    assert classify(evaluate_oracle(task, inferential, n=100)) == "inferential"

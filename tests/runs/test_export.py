@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from versions import only_3
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError, StoreError
@@ -53,6 +54,20 @@ def test_an_export_gives_the_same_model(finished_run: Run, exported: Path) -> No
     assert metadata["step"] == "40"
     assert json.loads(metadata["config"]) == json.loads(canonical_json(finished_run.config))
     assert anchor_interp.evaluate(model, finished_run.config.task, n=20).steps is None
+
+
+def test_an_export_keeps_a_bias_that_is_no_parameter(tmp_path: Path, finished_run: Run) -> None:
+    """It is zero while a model trains, and can be set afterwards."""
+    run = finished_run.at(40)
+    mlp: Any = run.model.blocks[0].mlp
+    assert "b_in" not in dict(mlp.named_parameters())
+    mlp.b_in.fill_(0.5)
+    again = load_transformer(run.export(tmp_path / "w.safetensors"))
+    assert torch.equal(again(TOKENS), run.model(TOKENS))
+    assert not torch.equal(again(TOKENS), finished_run.model(TOKENS))
+    mlp.b_in[3] = torch.nan
+    with pytest.raises(StoreError, match=r"0\.mlp\.b_in holds 1 of .* not finite"):
+        load_transformer(run.export(tmp_path / "w.safetensors"))
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -178,13 +193,39 @@ def test_weights_of_a_task_that_is_not_imported_are_opened(exported: Path) -> No
     assert torch.equal(load_transformer(exported).embed.W_E, state["embed.W_E"])
 
 
-def plain_model() -> HookedTransformer:
-    cfg = HookedTransformerConfig(
-        n_layers=1, d_model=8, d_head=4, n_heads=2, d_vocab=110, n_ctx=9, act_fn="gelu", seed=None,
-        device="cpu",
-    )  # fmt: skip
+def plain_model(**settings: Any) -> HookedTransformer:
+    plain: dict[str, Any] = {
+        "n_layers": 1, "d_model": 8, "d_head": 4, "n_heads": 2, "d_vocab": 110, "n_ctx": 9,
+        "act_fn": "gelu", "seed": None, "device": "cpu",
+    }  # fmt: skip
+    cfg = HookedTransformerConfig(**(plain | settings))
     with torch.random.fork_rng():
         return HookedTransformer(cfg, move_to_device=False).eval()
+
+
+@only_3
+@pytest.mark.parametrize("settings", [
+    {"use_local_attn": True, "attn_types": ["global", "local"], "window_size": 2, "n_layers": 2},
+    {"num_experts": 3, "experts_per_token": 2},
+    {"num_experts": 3, "experts_per_token": 2, "gated_mlp": True, "act_fn": "silu"},
+])  # fmt: skip
+def test_settings_that_are_lists_and_experts_come_back(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    model = plain_model(**settings)
+    generator = torch.Generator().manual_seed(0)
+    for weight in model.parameters():
+        weight.data = torch.randn(weight.shape, generator=generator)
+    path = save_transformer(model, tmp_path / "own.safetensors")
+    assert torch.equal(load_transformer(path, to_run=True)(TOKENS), model(TOKENS))
+
+
+def test_a_model_that_could_not_be_opened_again_is_not_saved(tmp_path: Path) -> None:
+    model, path = plain_model(), tmp_path / "own.safetensors"
+    model.blocks[0].adapter = torch.nn.Linear(8, 8)
+    with pytest.raises(ConfigError, match=r"has no 'blocks\.0\.adapter\.weight'.*state_dict"):
+        save_transformer(model, path)
+    assert not path.exists()
 
 
 def test_a_model_of_ones_own_is_opened_by_what_the_error_names(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from short import SHORT
 
 from anchor_interp._util.schema import from_dict, to_dict
-from anchor_interp.models.forward import fast_logits
+from anchor_interp.models.forward import place_logits
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from anchor_interp.runs import config, scoring
@@ -105,9 +105,9 @@ def test_a_split_is_read_once_for_accuracy_and_loss(
 
     def counted(*arguments: Any) -> torch.Tensor:
         passes.append(1)
-        return fast_logits(*arguments)
+        return place_logits(*arguments)
 
-    monkeypatch.setattr(scoring, "fast_logits", counted)
+    monkeypatch.setattr(scoring, "place_logits", counted)
     score_split(half_trained, Scan(), Split("id", "id"), drawn)
     assert len(passes) == 1
 

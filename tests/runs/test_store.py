@@ -66,6 +66,15 @@ def test_a_run_gives_its_model_at_every_checkpoint(finished_run: Run) -> None:
         finished_run.at(15)
 
 
+def test_only_the_name_that_a_step_is_written_under_is_a_checkpoint(copy: Path) -> None:
+    for name in ("20", "000000020", "\N{FULLWIDTH DIGIT FOUR}0", "00000050x"):
+        shutil.copytree(copy / "checkpoints/00000020", copy / "checkpoints" / name)
+    assert RunFolder(copy).steps() == [0, 10, 20, 30, 40]
+    assert anchor_interp.load(copy).step == 40
+    (copy / "checkpoints/00000040").rename(copy / "checkpoints/40")  # of which nothing is read
+    assert anchor_interp.load(copy).step == 30
+
+
 def test_an_unfinished_run_says_what_it_lacks(tmp_path: Path, short: RunConfig) -> None:
     with pytest.raises(StoreError, match="is not a run folder"):
         anchor_interp.load(tmp_path / "missing")

@@ -113,7 +113,7 @@ def test_any_column_of_numbers_can_be_mapped() -> None:
 
 
 def test_the_page_spells_out_the_anchors_of_a_task_that_is_not_a_presets() -> None:
-    own = done(0) | {"task": "custom-1", "task.anchors": "1: x + 9, 2: <x>"}
+    own = done(0) | {"run_id": "own", "task": "custom-1", "task.anchors": "1: x + 9, 2: <x>"}
     found = phase_diagrams([done(0), own])
     assert found.diagrams[0].x.name == "task"  # the anchors are not a setting beside it
     assert found.anchors == {"custom-1": "1: x + 9, 2: <x>"}
@@ -274,6 +274,16 @@ def test_where_keeps_rows_and_reports_them() -> None:
     assert named_values(["a=1,2.5", "b=true", "c=null", "task=custom", "d = x y "]) == {
         "a": [1, 2.5], "b": [True], "c": [None], "task": ["custom"], "d": ["x y"],
     }  # fmt: skip
+
+
+def test_a_run_that_a_table_holds_twice_is_one_mark() -> None:
+    rows = [done(seed, gamma=gamma, ood=gamma + seed) for gamma in (0.3, 0.4) for seed in range(3)]
+    once = phase_diagrams(rows)
+    assert phase_diagrams([*rows, *rows[:2], rows[4] | {"seconds": 1.0}]) == once
+    more = [*rows * 2, done(gamma=0.9)]
+    assert phase_diagrams(more, where={"gamma": [0.3, 0.4]}).left_out == 1
+    with pytest.raises(ConfigError, match=r"has ood_accuracy 0\.3 and 0\.9; keep one of its rows"):
+        phase_diagrams([*rows, rows[0] | {"ood_accuracy": 0.9}])
 
 
 SWEEP = [*grid(done, gamma=(0.3, 0.4), seeds=1)]

@@ -15,7 +15,7 @@ import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis import statistics
 from anchor_interp.cli.main import main
-from anchor_interp.sweeps import effects
+from anchor_interp.sweeps import compared
 from anchor_interp.sweeps.effects import Estimate, Stratum, decide, line, trend
 
 
@@ -136,8 +136,6 @@ def test_a_question_is_answered_in_each_stratum() -> None:
     assert kinds.strata["pre"].found.effect == pytest.approx(0.4, abs=0.05)
     few = ai.effect(runs().query("seed < 1"), of="ood_accuracy", on="gamma", within=("layout",))
     assert few.verdict == "nothing comparable"
-    unlearned = ai.effect(runs().assign(censored=True), of="ood_accuracy", on="gamma")
-    assert "80 of 80 runs failed, did not learn or lack a value" in str(unlearned)
 
 
 @pytest.mark.parametrize(("asked", "says"), [
@@ -161,14 +159,21 @@ def test_of_many_columns_a_message_names_the_nearest() -> None:
 def test_the_command_prints_effect_p_n_power_and_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(effects, "read_table", lambda *_, **__: effects._rows(runs()))
+    rows = runs().assign(run_id=[f"run-{i}" for i in range(80)]).to_dict("records")
+    monkeypatch.setattr(compared, "read_table", lambda *_, **__: rows)
     asked = ["effect", str(tmp_path), "--of", "ood_accuracy", "--on", "gamma"]
     assert main([*asked, "--within", "layout", "--least", "0.3", "layout=pre"]) == 0
     shown = capsys.readouterr().out
     assert "That ood accuracy rises with initialisation rate" in shown
     assert "is supported" in shown
-    assert main([*asked, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["of"] == "ood_accuracy"
+    assert (
+        "n: 32 runs, 8 left out\n  without ood accuracy: 4 (run-8, run-18, run-28, run-38)" in shown
+    )
+    assert "\n  censored: 4 (run-9, run-19, run-29, run-39)\n" in shown
+    assert main([*asked, "--within", "layout", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["of"], len(shown["left_out_runs"]["censored"])) == ("ood_accuracy", 8)
+    assert shown["strata"]["post"]["left_out_runs"]["censored"][0] == "run-49"
 
 
 def test_a_file_needs_the_columns_that_are_asked_for(tmp_path: Path) -> None:
@@ -177,6 +182,165 @@ def test_a_file_needs_the_columns_that_are_asked_for(tmp_path: Path) -> None:
     pd.DataFrame(rows).to_csv(file, index=False)
     found = ai.effect(file, of="score", on="width")
     assert (found.n, found.found) == (9, ai.effect(rows, of="score", on="width").found)
+
+
+@pytest.mark.parametrize(("shift", "step"), [(1e4, 0.1), (-1e7, 0.1), (1e10, 1.0)])
+def test_ties_of_a_number_that_is_large_beside_its_spread(shift: float, step: float) -> None:
+    """Rounding of a large number neither breaks ties of small differences nor hides these."""
+    k = [0, 3, 0, 1, 1, 0, 2, 2, 0, 2, 1, 2]
+
+    def asked(shift: float) -> Estimate:
+        rows = [{"kind": i // 6, "y": shift + step * n} for i, n in enumerate(k)]
+        found = ai.effect(rows, of="y", on="kind").found
+        assert found is not None
+        return found
+
+    near, far = asked(0), asked(shift)
+    assert far.p == near.p < 1
+    assert far.effect == pytest.approx(near.effect, abs=1e-15 * abs(shift))
+
+
+def test_numbers_that_differ_by_rounding_have_one_rank() -> None:
+    """3 * 0.1 is 3 / 10; losses of other orders of magnitude stay apart."""
+    x, k = np.arange(12.0), np.array([3, 1, 2, 3, 3, 1, 2, 6, 3, 4, 4, 6])
+    exact = trend([stratum(x, k)])
+    mixed = np.where(np.arange(12) % 2, k * 0.1, k / 10)
+    assert len({*mixed}) > len({*k})
+    for y in (mixed, 1e4 + mixed, 10.0 ** -(4 * k)):
+        found = trend([stratum(x, y * np.sign(y[7] - y[1]))])
+        assert found == exact
+    alike = trend([stratum(x, np.where(np.arange(12) % 2, 0.1 + 0.2, 0.3))])
+    assert alike is not None
+    assert (alike.effect, alike.p) == (0, 1)
+
+
+def test_an_effect_that_is_the_least_but_for_rounding_counts() -> None:
+    rows = [{"kind": i % 2, "y": 0.7 if i % 2 else 0.4} for i in range(20)]
+    found = ai.effect(rows, of="y", on="kind", least=0.3)
+    assert found.found is not None
+    assert found.found.effect < 0.3
+    assert found.verdict == "supported"
+
+
+def few_runs(**more: Any) -> list[dict[str, Any]]:
+    generator = np.random.default_rng(4)
+    return [
+        {"run_id": f"run-{i}", "gamma": i % 5 / 10, "y": float(generator.normal() + i % 5 / 3)}
+        | more
+        for i in range(20)
+    ]
+
+
+def test_a_run_counts_once_however_often_a_table_holds_it(caplog: pytest.LogCaptureFixture) -> None:
+    rows = few_runs()
+    asked: dict[str, Any] = {"of": "y", "on": "gamma"}
+    once = ai.effect(rows, **asked)
+    assert once.n == 20
+    for often in (rows * 2, [*rows, *map(dict, rows)], pd.DataFrame(rows * 3)):
+        assert ai.effect(often, **asked) == once
+    timed = [row | {"seconds": 3.0, "memory": None} for row in rows]
+    measured = [row | {"seconds": 4.0, "memory": i / 9} for i, row in enumerate(rows)]
+    assert ai.effect([*timed, *measured], **asked).found == once.found
+    assert ai.effect([*timed, *measured], of="y", on="memory").n == 20
+    assert caplog.messages == []
+
+
+def test_two_numbers_of_one_run_are_an_error() -> None:
+    rows = few_runs()
+    changed = [*rows, rows[3] | {"y": 0.25}]
+    with pytest.raises(
+        ConfigError, match=r"the run run-3 has y .* and 0\.25; keep one of its rows"
+    ):
+        ai.effect(changed, of="y", on="gamma")
+    steps = [row | {"step": step, "y": row["y"] * step} for row in rows for step in (1, 2)]
+    assert ai.effect(steps, of="y", on="gamma", where={"step": 2}).n == 20
+    with pytest.raises(ConfigError, match="the run run-0 has"):
+        ai.effect(steps, of="y", on="gamma")
+
+
+def test_copies_without_a_name_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """They may be runs that agree, so they count, each as a run of its own."""
+    rows = [{k: v for k, v in row.items() if k != "run_id"} for row in few_runs()]
+    once = ai.effect(rows, of="y", on="gamma")
+    assert caplog.messages == []
+    for often in (rows * 4, [dict(row) for row in rows for _ in range(4)]):
+        caplog.clear()
+        found = ai.effect(often, of="y", on="gamma")
+        assert found.n == 80
+        assert found.found is not None
+        assert once.found is not None
+        assert found.found.finds < once.found.finds / 1.5
+        (message,) = caplog.messages
+        assert message.startswith("60 of 80 rows repeat another one whole and count as further")
+        assert (
+            f"initialisation rate \N{GREEK SMALL LETTER GAMMA} 0, y {rows[0]['y']:g}; " in message
+        )
+        assert message.endswith("a column run_id would tell copies from runs")
+
+
+def test_the_order_of_runs_changes_nothing() -> None:
+    """Drawn relabellings follow from the runs, not from where they stand in the table."""
+    rows = [row | {"seed": i // 5, "half": i % 2} for i, row in enumerate(few_runs())]
+    ways: list[dict[str, Any]] = [{}, {"cluster": ("seed",)}, {"within": ("half",)}]
+    for asked in ways:
+        one = ai.effect(rows, of="y", on="gamma", **asked)
+        for order in (rows[::-1], sorted(rows, key=lambda row: row["y"])):
+            assert ai.effect(order, of="y", on="gamma", **asked).found == one.found
+
+
+SAID: dict[bool, list[Any]] = {
+    True: [True, "True", "TRUE", "yes", " true ", "1", 1, 1.0, np.True_],
+    False: [False, "False", "false", "no", "0", "", None, math.nan, 0, 0.0, np.False_],
+}
+
+
+@pytest.mark.parametrize("censored", SAID)
+def test_a_flag_counts_as_what_it_says(censored: bool) -> None:
+    for flag in SAID[censored]:
+        rows = [row | {"censored": flag if i < 4 else False} for i, row in enumerate(few_runs())]
+        found = ai.effect(rows, of="y", on="gamma")
+        assert (found.n, found.left_out) == ((16, 4) if censored else (20, 0)), flag
+
+
+@pytest.mark.parametrize("flag", ["perhaps", "nan", 2, 0.5, "-"])
+def test_a_flag_that_says_nothing_is_refused(flag: Any) -> None:
+    with pytest.raises(ConfigError, match=r"censored is .*; expected true or false"):
+        ai.effect(few_runs(censored=flag), of="y", on="gamma")
+
+
+def test_flags_of_a_file_may_be_texts(tmp_path: Path) -> None:
+    file, frame = tmp_path / "own.csv", pd.DataFrame(few_runs())
+    frame.assign(censored=["yes"] * 4 + ["no"] * 16).to_csv(file, index=False)
+    found = ai.effect(file, of="y", on="gamma")
+    assert (found.n, found.left_out_runs) == (
+        16, {"undertrained": ("run-0", "run-1", "run-2", "run-3")}
+    )  # fmt: skip
+
+
+def test_runs_that_are_left_out_are_named_by_why() -> None:
+    rows = few_runs(status="done", censored=False, layout="pre", phase="symmetric")
+    rows[0]["status"], rows[1]["status"] = "missing", "failed"
+    rows[2] |= {"censored": True, "phase": "undertrained"}
+    rows[3] |= {"censored": True}
+    rows[4]["y"] = rows[5]["gamma"] = None
+    rows[6]["layout"] = "post"
+    rows[7]["gamma"] = 0.77
+    found = ai.effect(rows, of="y", on="gamma", within=("layout",))
+    gamma = "without initialisation rate \N{GREEK SMALL LETTER GAMMA}"
+    assert found.left_out_runs == {
+        "missing": ("run-0",), "failed": ("run-1",), "undertrained": ("run-2",),
+        "censored": ("run-3",), "without y": ("run-4",), gamma: ("run-5",),
+        "in a stratum with too little to compare": ("run-6",),
+    }  # fmt: skip
+    assert (found.n, found.left_out) == (13, 7)
+    assert found.strata["pre"].left_out == 6
+    for name in ("run-0", "run-1", "run-6"):
+        assert name in str(found)
+    two = ai.effect(rows, of="y", on="gamma", between=(0.0, 0.1), least=0.3)
+    assert two.verdict == "nothing comparable"
+    unlearned = ai.effect([row | {"status": "failed"} for row in rows], of="y", on="gamma")
+    assert "20 of 20 runs are left out: 20 failed" in str(unlearned)
+    assert "failed: 20 (run-0, run-1, run-2, run-3, run-4, ...)" in str(unlearned)
 
 
 def test_copies_of_runs_say_nothing_new_where_they_are_one_cluster() -> None:

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -215,18 +216,24 @@ def test_a_name_that_occurs_twice_is_refused(tmp_path: Path, text: str, name: st
 def test_a_merged_name_may_be_given_again(tmp_path: Path) -> None:
     shared = "  - set: &same {lr: 0.002, steps: 300}\n  - set: {<<: *same, lr: 0.003}\n"
     found = read(tmp_path, f"schema: 1\ngrids:\n{shared}").configs().values()
-    assert [(config.train.lr, config.train.steps) for config in found] == [(0.002, 300), (0.003, 300)]
+    assert [(config.train.lr, config.train.steps) for config in found] == [
+        (0.002, 300),
+        (0.003, 300),
+    ]
 
 
-@pytest.mark.parametrize("text", ["1:5", "10:00", "0100", "0o17", "00", "2024-01-01", "1:5.5", "+0100"])
+@pytest.mark.parametrize(
+    "text", ["1:5", "10:00", "0100", "0o17", "00", "2024-01-01", "1:5.5", "+0100"]
+)
 def test_what_is_no_decimal_number_is_a_text(tmp_path: Path, text: str) -> None:
     """YAML 1.1 reads 1:5 as 65, 10:00 as 600 and 0100 as 64."""
     assert named_values([f"steps={text}"]) == {"steps": [text]}
-    for make in (
+    ways: list[Callable[[], Sweep]] = [
         lambda: read(tmp_path, f"axes: {{steps: [{text}]}}"),
         lambda: typed_sweep("tiny", [f"steps={text},300"]),
         lambda: read(tmp_path, f"seeds: {text}"),
-    ):
+    ]
+    for make in ways:
         with pytest.raises(ConfigError, match=re.escape(f"is '{text}'; expected an integer")):
             make().configs()
 
@@ -256,19 +263,25 @@ def gammas(sweep: Sweep) -> list[float]:
 
 
 def test_computed_values_are_the_decimals_that_they_stand_for(tmp_path: Path) -> None:
-    start, linear = preset("tiny"), np.linspace(0.3, 0.9, 3)
+    start = preset("tiny")
+    linear: Any = np.linspace(0.3, 0.9, 3)
     assert linear.tolist() == [0.3, 0.6000000000000001, 0.9]
-    wanted = [0.3, 0.6, 0.9]
-    single = np.float32(wanted)
+    wanted: Any = [0.3, 0.6, 0.9]
+    single: Any = np.float32(wanted)
+    values: Any
     for values in (linear, linear.tolist(), tuple(linear), list(single), single, pd.Series(linear)):
         grid = Grid(start, {"gamma": values})
         assert gammas(Sweep((grid,))) == wanted
-        assert Sweep((grid,)).configs().keys() == Sweep((Grid(start, {"gamma": wanted}),)).configs().keys()
-    twice = [0.6, 0.1 * 6, 0.30000000000000004, 0.3]
+        assert (
+            Sweep((grid,)).configs().keys()
+            == Sweep((Grid(start, {"gamma": wanted}),)).configs().keys()
+        )
+    twice: Any = [0.6, 0.1 * 6, 0.30000000000000004, 0.3]
     assert gammas(Sweep((Grid(start, {"gamma": twice}),))) == [0.6, 0.3]
     assert gammas(read(tmp_path, f"axes: {{gamma: {twice}}}")) == [0.6, 0.3]
     assert gammas(typed_sweep("tiny", ["gamma=" + ",".join(map(str, twice))])) == [0.6, 0.3]
-    zipped = Grid(start, together=({"gamma": linear, "steps": np.array([100, 200, 300])},))
+    steps: Any = np.array([100, 200, 300])
+    zipped = Grid(start, together=({"gamma": linear, "steps": steps},))
     assert gammas(Sweep((zipped,))) == wanted
     assert [config.train.steps for config in zipped.configs()] == [100, 200, 300]
     assert gammas(read(tmp_path, "set: {gamma: 0.6000000000000001}")) == [0.6]

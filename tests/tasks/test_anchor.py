@@ -1,6 +1,7 @@
 """Anchor tasks: targets, roles, symmetric answers, the split, refused values."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,11 @@ from random_tasks import tasks
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import from_dict
+from anchor_interp.runs.presets import RUNS
+from anchor_interp.tasks import anchor
 from anchor_interp.tasks.anchor import TASKS, AnchorTask, reasoning_complexity
 from anchor_interp.tasks.catalog import named_task
-from anchor_interp.tasks.functions import Affine, Anchor, Keys, Override, Table
+from anchor_interp.tasks.functions import Affine, Anchor, Keys, Override, Pair, Table
 
 KEYS = np.arange(20, 100)
 
@@ -132,3 +135,46 @@ def test_training_and_test_cells_partition_all_cells(task: AnchorTask) -> None:
 def test_invalid_tasks_are_refused(build: Callable[[], object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build()
+
+
+COUNT = tuple(Anchor(token, Affine(token)) for token in (1, 2, 3, 4))
+"""x + 1 to x + 4: 2 + 3 = 1 + 4."""
+
+
+def test_a_rule_that_a_seen_pair_has_is_told_when_the_task_is_made(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    anchor._warn.cache_clear()
+    both = AnchorTask(anchors=COUNT, unseen=((2, 3), (3, 2)))
+    assert both.alike((2, 3)) == ((1, 4), (4, 1))
+    (told,) = {record.getMessage() for record in caplog.records}
+    assert told == (
+        "no answer tells the rule of an unseen pair from a seen one's: "
+        "(2, 3) that of (1, 4), (4, 1); (3, 2) that of (1, 4), (4, 1)"
+    )
+    AnchorTask(anchors=COUNT, unseen=((2, 3), (3, 2)))
+    assert len(caplog.records) == 1  # said once
+    assert AnchorTask(anchors=COUNT, unseen=((2, 3),)).alike((2, 3)) == ((1, 4), (3, 2), (4, 1))
+
+
+@pytest.mark.parametrize(("first", "alike"), [(59, ()), (60, ((2, 2),)), (95, ((2, 2),))])
+def test_a_seen_pair_is_alike_from_half_of_the_keys_on(
+    first: int, alike: tuple[Pair, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """(2, 2) has the answers of the unseen (1, 1), x + 10, below the first key that tells."""
+    override = Table(20, tuple(int(x) + 10 if x < first else int(x) for x in KEYS))
+    task = AnchorTask(unseen=((1, 1),), overrides=(Override((2, 2), override),))
+    assert task.alike((1, 1)) == alike
+    assert not caplog.records
+    assert task.tells((1, 1), KEYS).tolist() == [not alike or x >= first for x in KEYS]
+
+
+def test_no_task_of_the_papers_has_a_rule_that_a_seen_pair_has(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    anchor._warn.cache_clear()
+    presets = [run.task for run in RUNS.values() if isinstance(run.task, AnchorTask)]
+    for task in (*TASKS.values(), *presets):
+        again = replace(task)
+        assert [again.alike(pair) for pair in again.unseen] == [()] * len(again.unseen)
+    assert not caplog.records

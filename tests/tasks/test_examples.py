@@ -169,15 +169,19 @@ def test_a_mask_says_which_tokens_are_padding() -> None:
             assert made.inside.tolist() == np.array(mask, bool).tolist()
             some = made[1:].until(4)
             assert np.array_equal(some.inside, made.inside[1:])
+            assert some.attention_mask is not None
             assert np.array_equal(some.attention_mask, made.inside[1:])
     assert ai.Examples(TOKENS, padding=0)[:2].attention_mask is None
     assert ai.Examples(TOKENS, padding=0)[:2].inside.tolist() == [[1, 1, 1, 0], [1, 1, 0, 0]]
     middle = ai.Examples([[1, 2, 3, 4]], places={"a": -1, "b": 1}, attention_mask=[[0, 1, 0, 1]])
-    assert (middle.at, middle.positions("a"), middle.positions("b")) == (3, 3, 1)
+    places = middle.at, middle.positions("a"), middle.positions("b")
+    assert [each.tolist() for each in places] == [[3], [3], [1]]
 
 
 def test_examples_end_at_a_position() -> None:
-    made = ai.Examples(TOKENS, [1, 2, 3], at=[1, 1, 2], places={"a": 0, "b": 3}, labels={"c": [1, 2, 3]})
+    made = ai.Examples(
+        TOKENS, [1, 2, 3], at=[1, 1, 2], places={"a": 0, "b": 3}, labels={"c": [1, 2, 3]}
+    )
     cut = made.until(3)
     assert cut.tokens.tolist() == [row[:3] for row in TOKENS]
     assert cut.at.tolist() == [1, 1, 2]

@@ -12,15 +12,11 @@ from small_models import FEW_KEYS, small_exact
 
 import anchor_interp as ai
 from anchor_interp._util.readable import Readable
-from anchor_interp.analysis.circuits import (
-    Circuit,
-    compare_circuit,
-    route_circuit,
-    score_circuit,
-)
+from anchor_interp.analysis.circuits import Circuit, score_circuit
 from anchor_interp.analysis.fingerprint import fingerprint_model
 from anchor_interp.analysis.logit_attribution import attribute_logits, logit_lens
 from anchor_interp.analysis.mechanism import NUMBERS
+from anchor_interp.analysis.rivals import compare_circuit, route_circuit
 from anchor_interp.analysis.routes import ROUTES, route_scores
 from anchor_interp.analysis.similarity import value_similarity
 from anchor_interp.interventions.edge_ablation import EdgeAblation
@@ -49,6 +45,8 @@ def results() -> dict[str, Readable]:
     run = ai.load("tiny/inferential/1")
     pre = run.transformer, ai.sample(run.config.anchor_task, "id", 20, seed=0)
     bench = EdgeAblation(MODEL, aligned_sequences(FEW_KEYS, 2, 30, seed=0))
+    pair = contrast_pairs(FEW_KEYS, "key", 20, seed=0)
+    residual = ai.edge_attribution(MODEL, *pair, ai.logit_difference(*pair), steps=8)
     return {
         "Run": run,
         "ExactRun": ai.load("exact/lookup"),
@@ -60,6 +58,12 @@ def results() -> dict[str, Readable]:
         "CircuitScores": score_circuit(bench, circuit),
         "CircuitComparison": compare_circuit(bench, circuit, n_random=20),
         "EdgeAblation": bench,
+        "EdgeAttribution": residual,
+        "CircuitCurve": score_circuit(
+            EdgeAblation(MODEL, pair.clean, references=pair.corrupted, parts="residual edges"),
+            [residual.circuit(n) for n in (5, 23)],
+            n_random=3,
+        ),
         "RouteScores": route_scores(MODEL, FEW_KEYS, n=50),
         "ContrastPairs": contrast_pairs(FEW_KEYS, "key", 500, seed=0),
         "Fingerprint": fingerprint_model(MODEL, FEW_KEYS, max_seconds=0.01, quiet=True),
@@ -77,7 +81,7 @@ NAMES = (
     "Run", "ExactRun", "Evaluation", "PatchResult", "Similarity", "Complexity",
     "Circuit", "CircuitScores", "CircuitComparison", "EdgeAblation", "RouteScores", "ContrastPairs",
     "Fingerprint", "InterchangeResult", "InterchangePairs", "Subspace", "Sequences", "LogitLens",
-    "Attribution", "Analysis",
+    "Attribution", "EdgeAttribution", "CircuitCurve", "Analysis",
 )  # fmt: skip
 
 
@@ -139,6 +143,13 @@ def test_tables_have_one_row_each() -> None:
     assert found["EdgeAblation"].to_frame()["accuracy"][0] == 1
     legs = found["RouteScores"].to_frame()
     assert legs.query("route == 'inferential'")["effect"].min() == found["RouteScores"].inferential
+    attributed = found["EdgeAttribution"].to_frame()
+    assert attributed["score"].abs().is_monotonic_decreasing
+    assert len(attributed) == 23
+    curve = found["CircuitCurve"].to_frame()
+    assert curve["size"].tolist() == [5, 23]
+    assert curve["accuracy"].tolist() == [1, 1]
+    assert curve["accuracy_random"][1] == 1
     clean, corrupted = found["ContrastPairs"]  # a tuple of two still
     twins = found["ContrastPairs"].to_frame()
     assert twins["clean_target"].tolist() == clean.targets.tolist()

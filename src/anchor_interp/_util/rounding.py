@@ -2,13 +2,14 @@
 
 from typing import Any
 
-_ROUNDING = 1e-12  # of numbers in double precision, after thousands of operations
+ROUNDING = 1e-12
+"""Of the largest number that went in: in double precision, after thousands of operations."""
 _DIGITS = {2: 3, 4: 6, 8: 15}  # that a decimal keeps in a float of so many bytes
 
 
 def as_large(statistics: Any, observed: Any, *, size: float) -> Any:
     """Whether statistics reach the observed one, or miss it by the rounding of ``size``."""
-    return statistics >= observed - _ROUNDING * size
+    return statistics >= observed - ROUNDING * size
 
 
 def decimal(value: Any) -> Any:

@@ -7,13 +7,18 @@ nearly linear between a and a': behind saturated softmaxes and LayerNorms, so at
 
 With ``steps`` the gradient is the mean over runs whose embeddings lie between those of the patched
 run and the donor's, at shares 0, 1/steps, ... (integrated gradients; Sundararajan et al. 2017;
-Hanna et al. 2024). At the embedding itself this converges to the effect of patching it.
+Hanna et al. 2024). At the embedding itself this converges to the effect of patching it: the
+attributions add up to the whole difference, which ``completeness`` reports. At other sites the way
+of the embeddings is not that of the patched activation: more steps can be further from patching
+than ``steps=1``, so compare some sites with patching.
 """
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
@@ -21,12 +26,15 @@ from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import Edit, hooked
 from anchor_interp.interventions.metrics import Metric, measure
 from anchor_interp.interventions.passes import check_differentiable, replaced_run
-from anchor_interp.interventions.patching import Direction, PatchResult, Twins
+from anchor_interp.interventions.patching import SMALLEST_DIFFERENCE, Direction, PatchResult, Twins
 from anchor_interp.interventions.sites import Site, check_sites
 from anchor_interp.models.forward import answer_logits
+from anchor_interp.models.lens import is_bridge
+from anchor_interp.models.rows import Rows
 from anchor_interp.models.transformer import HookedTransformer, Inputs
 
 _EMBEDDING = "hook_embed"
+_AFTER = ("ln_final.", "unembed.")
 
 
 @torch.inference_mode(False)
@@ -42,30 +50,37 @@ def attribution_patch(
 ) -> PatchResult:
     """Estimate what :func:`anchor_interp.interventions.patching.patch` measures, at all sites.
 
-    All examples share a forward pass. ``steps`` above 1 takes integrated gradients, with a forward
-    and a backward pass each. Errors as in patching; ConfigError for a metric without a gradient.
+    All examples share a forward pass. ``steps`` above 1 takes integrated gradients along the
+    embedding, with a forward and a backward pass each. Errors as in patching; ConfigError for a
+    metric without a gradient.
     """
     checked(steps, int, "steps", low=1)
     twins = Twins(model, clean, corrupted, metric, direction)
     check_differentiable(model)
     sites = check_sites(model, sites)
-    hooks, n = list(dict.fromkeys(site.hook for site in sites)), len(twins.rows)
-    record = [*hooks, _EMBEDDING]
+    hooks, n = [*dict.fromkeys(site.hook for site in sites), _EMBEDDING], len(twins.rows)
     with torch.no_grad():
-        logits, given = replaced_run(model, twins.donors, (), record=record, batch_size=n)
+        logits, given = replaced_run(model, twins.donors, (), record=hooks, batch_size=n)
     donor = measure(metric, logits)
-    base, own, slopes = _gradients(twins, hooks, given[_EMBEDDING], 0.0)
+    base, own, slopes = gradients(twins, hooks, given[_EMBEDDING], 0.0)
     for share in np.arange(1, steps) / steps:
-        more = _gradients(twins, hooks, given[_EMBEDDING], float(share))[2]
-        slopes = [slope + other for slope, other in zip(slopes, more, strict=True)]
-    changes = {
-        hook: (given[hook] - before) * slope / steps
-        for hook, before, slope in zip(hooks, own, slopes, strict=True)
-    }
+        more = gradients(twins, hooks, given[_EMBEDDING], float(share))[2]
+        slopes = {hook: slope + more[hook] for hook, slope in slopes.items()}
+    changes = {hook: (given[hook] - own[hook]) * slopes[hook] / steps for hook in hooks}
     effects = [(changes[s.hook] * twins.mask(s, changes[s.hook])).flatten(1).sum(1) for s in sites]
     values = base + torch.stack(effects).double().cpu().numpy()
     runs = (donor, base) if direction == "denoise" else (base, donor)
-    return PatchResult(sites, direction, values, *runs)
+    whole = changes[_EMBEDDING].flatten(1).sum(1).double().cpu().numpy()
+    return PatchResult(sites, direction, values, *runs, completeness=_ratio(whole, donor - base))
+
+
+def _ratio(estimate: np.ndarray, whole: np.ndarray) -> float | None:
+    """The ratio of means over the examples that have a metric; None if hardly anything differs."""
+    known = ~np.isnan(whole)
+    difference = whole[known].mean() if known.any() else 0.0
+    if abs(difference) < SMALLEST_DIFFERENCE:
+        return None
+    return float(estimate[known].mean() / difference)
 
 
 def rank_correlation(estimate: PatchResult, patched: PatchResult) -> float:
@@ -82,27 +97,45 @@ def rank_correlation(estimate: PatchResult, patched: PatchResult) -> float:
     return float(spearmanr(*shares).statistic)
 
 
-def _gradients(
-    twins: Twins, hooks: Sequence[str], donated: Tensor, share: float
-) -> tuple[np.ndarray, list[Tensor], Sequence[Tensor]]:
-    """The metric of the patched run, its activations, and the metric's gradients there.
+def gradients(
+    twins: Twins, hooks: Sequence[str], donated: Tensor, share: float, start: str = _EMBEDDING
+) -> tuple[np.ndarray, dict[str, Tensor], dict[str, Tensor]]:
+    """The metric of the patched run, its activations, and the gradients of the metric's sum there.
 
-    Its embedding is moved by a share of the way to the donated one.
+    At ``start`` the run is moved by a share of the way to the donated activation. Examples without
+    a metric (NaN) have no gradient.
     """
     own: dict[str, Tensor] = {}
 
-    def start(embedding: Tensor) -> Tensor:  # gradients start here: weights may have none
-        return embedding.detach().lerp(donated, share).requires_grad_()
+    def begin(stream: Tensor) -> Tensor:  # gradients start here: weights may have none
+        return keep(start)(stream.detach().lerp(donated, share).requires_grad_())
 
     def keep(hook: str) -> Edit:
         return lambda activation: own.setdefault(hook, activation)
 
-    edits = {_EMBEDDING: start} | {hook: keep(hook) for hook in hooks}
+    edits = {start: begin} | {hook: keep(hook) for hook in hooks if hook != start}
     with torch.enable_grad(), hooked(twins.model, edits):
-        logits = answer_logits(twins.model, twins.rows)
+        logits = logits_at(twins.model, twins.rows)
         value = twins.metric(logits)
         if not value.requires_grad:
             raise ConfigError("the metric has no gradient; take logit_difference or log_prob")
         at = [own[hook] for hook in hooks]
-        slopes = torch.autograd.grad(value.sum(), at, materialize_grads=True)
-    return measure(twins.metric, logits.detach()), [each.detach() for each in at], slopes
+        slopes = torch.autograd.grad(value.nansum(), at, materialize_grads=True)
+    measured = measure(twins.metric, logits.detach())
+    kept = {hook: own[hook].detach() for hook in hooks}
+    return measured, kept, dict(zip(hooks, slopes, strict=True))
+
+
+def logits_at(model: HookedTransformer, rows: Rows) -> Float[Tensor, "n d_vocab"]:
+    """Logits where each row is answered, without unembedding the other positions if possible.
+
+    It is not in bridges, with a soft cap of the logits, or with a hook after the last layer.
+    """
+    after = [point for name, point in model.hook_dict.items() if name.startswith(_AFTER)]
+    capped = (getattr(model.cfg, "output_logits_soft_cap", None) or 0) > 0
+    if is_bridge(model) or capped or any(point.has_hooks() for point in after):
+        return answer_logits(model, rows)
+    stream, at = rows.through(model, stop_at_layer=model.cfg.n_layers), rows.at
+    read = stream[:, -1:] if at is None else stream[torch.arange(len(at)), at][:, None]
+    norm: Any = getattr(model, "ln_final", torch.nn.Identity())
+    return cast(Tensor, model.unembed(norm(read)))[:, 0]

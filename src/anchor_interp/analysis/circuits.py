@@ -9,9 +9,9 @@ parts is (*minimality*); all three after Wang et al. 2022, "Interpretability in 
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -20,20 +20,17 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.progress import deadline, reporting_one
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
-from anchor_interp.analysis.attention import attention_rollout
-from anchor_interp.analysis.routes import ROUTES, Route, route_layers
-from anchor_interp.interventions.ablation import edge_outputs
 from anchor_interp.interventions.edge_ablation import (
     Ablation,
     EdgeAblation,
     Parts,
-    reachable_edges,
+    other_sets,
     single_parts,
 )
-from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.tasks.sequences import Place, position_roles
 
 _NAMED = 6  # parts that a circuit's text names
+_FAITHFUL = 0.9  # of the logit difference and the accuracy: what a curve's text looks for
+_DRAWS = 10  # of random circuits for each that is asked for
 _AT_ONCE = 64  # parts that are tried between two reports and looks at the clock
 
 
@@ -54,11 +51,16 @@ class Performance:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Circuit(Readable):
-    """A set of attention edges, heads or MLPs, for sequences with the key at one position."""
+    """A set of attention edges, heads or MLPs, or of residual edges.
 
-    edges: Bool[np.ndarray, "layer head query key"]
-    """With MLPs they are the last head, whose edges lead from each position to itself."""
+    One of attention edges is for sequences with the key at one position.
+    """
+
+    edges: Bool[np.ndarray, "*edge"]
+    """[layer, head, query, key]; with MLPs they are the last head, whose edges lead from each
+    position to itself. Residual edges: [receiver, sender]."""
     roles: tuple[str, ...]
+    """The positions; of residual edges the receivers, then the senders."""
     finished: bool = True
     """False if :func:`prune` took ``max_seconds`` while parts were left that might go."""
     parts: Parts = "edges"
@@ -70,7 +72,10 @@ class Circuit(Readable):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts in words, such as ``L0H0: first <- key``, ``L0H0`` or ``L1 MLP: last``."""
+        """In words: ``L0H0: first <- key``, ``L0H0``, ``L1 MLP: last``, ``logits <- L1 MLP``."""
+        if self.parts == "residual edges":
+            senders = self.roles[len(self.edges) :]
+            return tuple(f"{self.roles[read]} <- {senders[s]}" for read, s in self._indices)
         roles = enumerate(self.roles)
         at = [{"noise": f"noise at {i}", str(i): f"position {i}"}.get(r, r) for i, r in roles]
         mlp = None if self.parts == "edges" else self.edges.shape[1] - 1
@@ -91,11 +96,12 @@ class Circuit(Readable):
         names, more = self.names, self.size - _NAMED
         named = "; ".join(names[:_NAMED]) + (f"; {more} more" if more > 0 else "")
         end = "" if self.finished else "; the time to prune them ended, fewer may do"
-        return f"{self.size} {self.parts} of {self.edges.shape[0]} layers{end}\n{named}"
+        whole = "" if self.parts == "residual edges" else f" of {self.edges.shape[0]} layers"
+        return f"{self.size} {self.parts}{whole}{end}\n{named}"
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         for name, index in zip(self.names, self._indices, strict=True):
-            yield {"edge": name, **_at(index)}
+            yield {"edge": name, **_at(index, self.parts)}
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,8 @@ class EdgeLoss:
 
     edge: str
     index: tuple[int, ...]
-    """0-based layer and head; of an edge, query and key position too."""
+    """0-based layer and head; of an edge, query and key position too. Of a residual edge the
+    numbers of receiver and sender."""
     loss: Performance
     """Faithfulness of the circuit - faithfulness of the circuit without this part."""
 
@@ -141,71 +148,46 @@ class CircuitScores(Readable):
     def _rows(self) -> Iterator[dict[str, Any]]:
         for one in self.minimality:
             lost = {f"{name}_lost": value for name, value in vars(one.loss).items()}
-            yield {"edge": one.edge, **_at(one.index), **lost}
-
-
-@dataclass(frozen=True)
-class RivalCircuit:
-    """The faithfulness of another circuit."""
-
-    name: str
-    """``attention rollout`` (as many edges) or a published route."""
-    size: int
-    faithfulness: Performance
+            yield {"edge": one.edge, **_at(one.index, self.parts), **lost}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CircuitComparison(Readable):
-    """A circuit's faithfulness beside the faithfulness of other circuits."""
+class CircuitCurve(Readable):
+    """Faithfulness of circuits, each beside random ones of equal size."""
 
-    size: int
+    sizes: tuple[int, ...]
+    n_edges: int
+    """All parts that can reach the output."""
     ablation: Ablation
-    faithfulness: Performance
-    random_accuracy: Float[np.ndarray, " circuit"]
-    """Faithfulness, by accuracy, of random circuits with as many parts in every layer."""
-    random_logit_difference: Float[np.ndarray, " circuit"]
-    p_accuracy: float
-    """(1 + random circuits at least as faithful) / (1 + random circuits), by accuracy."""
-    p_logit_difference: float
-    others: tuple[RivalCircuit, ...]
-    """The attention rollout with as many edges, and the published routes."""
-    rollouts: tuple[RivalCircuit, ...]
-    """The attention rollout with one edge fewer, as many, one and two more, and twice as many."""
+    accuracy: Float[np.ndarray, " circuit"]
+    """Faithfulness, as of :class:`CircuitScores`."""
+    logit_difference: Float[np.ndarray, " circuit"]
+    random_accuracy: Float[np.ndarray, "circuit draw"]
+    """NaN behind the last one, if there are fewer other circuits than were asked for."""
+    random_logit_difference: Float[np.ndarray, "circuit draw"]
     parts: Parts = "edges"
 
     def _summary(self) -> str:
-        rivals = "; ".join(f"{one.name} {one.faithfulness.accuracy:.2f}" for one in self.others)
-        n, best = len(self.random_accuracy), self.random_accuracy.max()
-        return (
-            f"{self.size} {self.parts}, {self.ablation}; faithfulness by accuracy "
-            f"{self.faithfulness.accuracy:.2f}\nbest of {n} random circuits {best:.2f} "
-            f"(p = {self.p_accuracy:.3f}); {rivals}".removesuffix("; ")
-        )
+        sizes, least = ", ".join(map(str, self.sizes)), self.smallest
+        first = "no circuit has" if least is None else f"{self.sizes[least]} have"
+        about = f"{sizes} of {self.n_edges} {self.parts}, {self.ablation}"
+        return f"{about}\n{first} a faithfulness of {_FAITHFUL} by accuracy and logit difference"
+
+    @property
+    def smallest(self) -> int | None:
+        """The index of the first circuit whose faithfulness is 0.9 by both measures."""
+        both = np.minimum(self.accuracy, self.logit_difference) >= _FAITHFUL
+        return int(both.argmax()) if both.any() else None
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        random = (self.random_accuracy, self.random_logit_difference)
-        best = Performance(*(float(shares.max()) for shares in random))
-        yield {"circuit": "the circuit", "size": self.size, **vars(self.faithfulness)}
-        name = f"best of {len(self.random_accuracy)} random circuits"
-        yield {"circuit": name, "size": self.size, **vars(best)}
-        for one in (*self.others, *(one for one in self.rollouts if one.size != self.size)):
-            yield {"circuit": one.name, "size": one.size, **vars(one.faithfulness)}
-
-
-def route_circuit(model: HookedTransformer, route: Route, *, length: int, position: int) -> Circuit:
-    """A route's edges, in every head, for sequences with the key at a 0-based position.
-
-    Raises ConfigError if the model has one layer, or no second anchor fits behind the position.
-    """
-    roles = position_roles(length, checked(position, int, "position", low=0, high=length - 3))
-    edges = np.zeros_like(reachable_edges(model, length))
-    at: dict[Place, int] = {
-        "key": position, "first": position + 1, "second": position + 2, "last": length - 1
-    }  # fmt: skip
-    for layers, hops in route_layers(model, route):
-        for hop in hops:
-            edges[list(layers), :, at[hop.query], at[hop.key]] = True
-    return Circuit(edges, roles)
+        for i, size in enumerate(self.sizes):
+            row = {"size": size}
+            for name in ("accuracy", "logit_difference"):
+                drawn = getattr(self, f"random_{name}")[i]
+                drawn = drawn[~np.isnan(drawn)] if np.isfinite(drawn).any() else drawn
+                row |= {name: getattr(self, name)[i], f"{name}_random": drawn.mean()}
+                row |= {f"{name}_best_random": drawn.max()}
+            yield row
 
 
 def prune(
@@ -255,24 +237,48 @@ def prune(
     return circuit
 
 
+@overload
 def score_circuit(
-    bench: EdgeAblation, circuit: Circuit, *, n_subsets: int = 20, seed: int = 0
-) -> CircuitScores:
+    bench: EdgeAblation, circuit: Circuit, *, n_subsets: int = 20, n_random: int = 20, seed: int = 0
+) -> CircuitScores: ...
+@overload
+def score_circuit(
+    bench: EdgeAblation,
+    circuit: Sequence[Circuit],
+    *,
+    n_subsets: int = 20,
+    n_random: int = 20,
+    seed: int = 0,
+) -> CircuitCurve: ...
+def score_circuit(
+    bench: EdgeAblation,
+    circuit: Circuit | Sequence[Circuit],
+    *,
+    n_subsets: int = 20,
+    n_random: int = 20,
+    seed: int = 0,
+) -> CircuitScores | CircuitCurve:
     """Faithfulness, completeness and minimality of a circuit (Wang et al. 2022, section 4).
 
     Completeness is tried on ``n_subsets`` random subsets, which hold each part with probability
-    1/2. The bench should have other sequences than the circuit was pruned on.
+    1/2. Several circuits give their faithfulness alone, each beside ``n_random`` different random
+    ones of equal size, or fewer where there are no more (:func:`random_circuits`). The bench
+    should have other sequences than the circuits were found on.
 
     Raises:
         ConfigError: as :func:`prune`, or a circuit that does not fit model and sequences.
     """
     checked(n_subsets, int, "n_subsets", low=0)
     generator = np.random.default_rng(checked(seed, int, "seed", low=0))
-    circuit = _reachable(bench, circuit)
+    if not isinstance(circuit, Circuit):
+        checked(n_random, int, "n_random", low=1)
+        circuits = [reachable_circuit(bench, each) for each in circuit]
+        return _curve(bench, circuits, n_random, generator)
+    circuit = reachable_circuit(bench, circuit)
     inside = circuit.edges
     indices, each = single_parts(inside, circuit.parts)
     depth = indices.shape[1]  # a whole head is in or out
-    shape = (n_subsets, *inside.shape[:depth], *(1,) * (4 - depth))
+    shape = (n_subsets, *inside.shape[:depth], *(1,) * (inside.ndim - depth))
     halves = inside & generator.integers(0, 2, shape, np.uint8).astype(bool)
     subsets = np.concatenate([inside[None], each, halves])
     of_model = bench.faithfulness(bench.reachable & ~subsets)  # [metric, subset]
@@ -296,85 +302,58 @@ def score_circuit(
     )
 
 
-def compare_circuit(
-    bench: EdgeAblation, circuit: Circuit, *, n_random: int = 100, seed: int = 0
-) -> CircuitComparison:
-    """A circuit's faithfulness beside random circuits, attention rollout and the routes.
-
-    Random circuits have as many parts in every layer, drawn from those that can reach the output.
-    The rollout has as many in all, and is shown with fewer and more edges too (:func:`rollouts`).
-    The routes are left out if there is only one layer, or no key right before both anchors, and
-    both if parts are not edges alone. Errors as in :func:`score_circuit`.
-    """
-    checked(n_random, int, "n_random", low=1)
-    generator = np.random.default_rng(checked(seed, int, "seed", low=0))
-    inside = _reachable(bench, circuit).edges
-    in_layer = np.bincount(single_parts(inside, circuit.parts)[0][:, 0], minlength=len(inside))
-    size, of_edges = int(in_layer.sum()), circuit.parts == "edges"
-    by_size = rollouts(bench, (size - 1, size, size + 1, size + 2, 2 * size)) if of_edges else ()
-    routes, roles = [], circuit.roles
-    position = roles.index("key") if "key" in roles else 0
-    in_a_row = roles[position : position + 3] == ("key", "first", "second")
-    if of_edges and in_a_row and bench.model.cfg.n_layers > 1:
-        for route in ROUTES.values():
-            wired = route_circuit(bench.model, route, length=len(roles), position=position)
-            routes.append((f"{route.name} route", bench.reachable & wired.edges))
-    random = np.zeros((n_random, *inside.shape), np.bool_)
-    indices, alone = single_parts(bench.reachable, circuit.parts)
-    for drawn in random:
-        for layer, n in enumerate(in_layer):
-            known = np.flatnonzero(indices[:, 0] == layer)
-            drawn |= alone[generator.permutation(known)[:n]].any(0)
-    scores = bench.faithfulness(np.stack([inside, *random]))
-    own, by_chance = scores[:, :1], scores[:, 1:]
-    p_accuracy, p_difference = ((1 + (by_chance >= own).sum(1)) / (1 + n_random)).tolist()
-    return CircuitComparison(
-        size=size,
+def _curve(
+    bench: EdgeAblation, circuits: Sequence[Circuit], n_random: int, generator: np.random.Generator
+) -> CircuitCurve:
+    checked(len(circuits), int, "the number of circuits", low=1)
+    accuracy, difference = scores = np.full((2, len(circuits), 1 + n_random), np.nan)
+    for i, each in enumerate(circuits):
+        random, _ = random_circuits(bench, each, n_random, generator)
+        scores[:, i, : 1 + len(random)] = bench.faithfulness(np.stack([each.edges, *random]))
+    return CircuitCurve(
+        sizes=tuple(each.size for each in circuits),
+        n_edges=bench.n_parts,
         ablation=bench.ablation,
-        faithfulness=Performance(*own[:, 0].tolist()),
-        random_accuracy=by_chance[0],
-        random_logit_difference=by_chance[1],
-        p_accuracy=p_accuracy,
-        p_logit_difference=p_difference,
-        others=(*(one for one in by_size if one.size == size), *_rivals(bench, routes)),
-        rollouts=by_size,
-        parts=circuit.parts,
+        accuracy=accuracy[:, 0],
+        logit_difference=difference[:, 0],
+        random_accuracy=accuracy[:, 1:],
+        random_logit_difference=difference[:, 1:],
+        parts=bench.parts,
     )
 
 
-def rollouts(bench: EdgeAblation, sizes: Iterable[int]) -> tuple[RivalCircuit, ...]:
-    """The faithfulness of the edges with the largest :func:`attention_rollout`, for each size.
+def random_circuits(
+    bench: EdgeAblation, circuit: Circuit, n: int, generator: np.random.Generator
+) -> tuple[Bool[np.ndarray, "circuit *edge"], bool]:
+    """At most n different others of a circuit's size, and whether these are known to be all.
 
-    A size below 1 or above the number of edges that can reach the output is left out.
+    They have as many parts in every layer (:func:`other_sets`). Those of residual edges are
+    connected to the logits, as
+    :meth:`anchor_interp.analysis.edge_attribution.EdgeAttribution.circuit` is: what 10 n draws
+    give.
     """
-    checked(bench, EdgeAblation, "bench")
-    share = attention_rollout(edge_outputs(bench.model, bench.rows).patterns, bench.at)
-    by_share = np.argsort(-np.where(bench.reachable, share, -1), axis=None, kind="stable")
-    fitting = [n for n in dict.fromkeys(sizes) if 1 <= n <= bench.reachable.sum()]
-    circuits = np.zeros((len(fitting), *bench.reachable.shape), np.bool_)
-    for circuit, n in zip(circuits, fitting, strict=True):
-        circuit.flat[by_share[:n]] = True
-    return _rivals(bench, [("attention rollout", circuit) for circuit in circuits])
+    given, reachable = circuit.edges, bench.reachable
+    if bench.graph is None:
+        return other_sets(reachable, given, circuit.parts, n, generator)
+    others: dict[bytes, Bool[np.ndarray, "*edge"]] = {}
+    is_whole = circuit.size == reachable.sum()
+    for _ in range(0 if is_whole else _DRAWS * n):
+        drawn = bench.graph.best(generator.random(given.shape), circuit.size)
+        if (drawn != given).any():
+            others[drawn.tobytes()] = drawn
+        if len(others) == n:
+            break
+    return np.array([*others.values()], np.bool_).reshape(-1, *given.shape), bool(is_whole)
 
 
-def _rivals(
-    bench: EdgeAblation, circuits: Sequence[tuple[str, np.ndarray]]
-) -> tuple[RivalCircuit, ...]:
-    if not circuits:
-        return ()
-    scores = bench.faithfulness(np.stack([edges for _, edges in circuits])).T.tolist()
-    return tuple(
-        RivalCircuit(name, int(edges.sum()), Performance(*score))
-        for (name, edges), score in zip(circuits, scores, strict=True)
-    )
-
-
-def _at(index: Sequence[int]) -> dict[str, int | None]:
+def _at(index: Sequence[int], parts: Parts) -> dict[str, int | None]:
     """The columns of a part."""
-    return dict(itertools.zip_longest(("layer", "head", "query", "key"), index))
+    graph = ("receiver", "sender")
+    names = graph if parts == "residual edges" else ("layer", "head", "query", "key")
+    return dict(itertools.zip_longest(names, index))
 
 
-def _reachable(bench: EdgeAblation, circuit: Circuit) -> Circuit:
+def reachable_circuit(bench: EdgeAblation, circuit: Circuit) -> Circuit:
     """The part of a circuit that can reach the output; ConfigError if it is not the bench's."""
     checked(bench, EdgeAblation, "bench")
     checked(circuit, Circuit, "circuit")

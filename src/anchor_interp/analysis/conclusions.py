@@ -63,7 +63,7 @@ def conclude_phase(decision: Decision | None, verdict: Verdict | None) -> str | 
 
 def conclude_flow(routes: RouteScores | None) -> str | None:
     """The dominant route."""
-    if routes is None:
+    if routes is None or routes.reason is not None:
         return None
     shares: dict[str, float] = {name: getattr(routes, name) for name in _TAKES}
     best = max(shares, key=lambda name: shares[name])

@@ -33,10 +33,18 @@ from anchor_interp.interventions.subject import Subject
 from anchor_interp.interventions.virtual_anchors import virtual_anchors
 from anchor_interp.models.complexity import distances, first_query_matrix
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
+from anchor_interp.models.forward import takes_fast_path
 from anchor_interp.models.matrices import condensation, measured, stable_rank
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import run_id
-from anchor_interp.runs.evaluation import Training, accuracy, predict, training_accuracy
+from anchor_interp.runs.evaluation import (
+    Training,
+    accuracy,
+    is_trained,
+    predict,
+    trained_cells,
+    training_accuracy,
+)
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import interchange_pairs
@@ -46,7 +54,7 @@ from anchor_interp.tasks.sequences import assemble, draw, draw_noise
 
 Part = dict[str, Any]
 """Some numbers of a fingerprint by name."""
-_N_MEMORY = 1_000  # sequences
+_N_MEMORY, _LEAST_MEMORY = 1_000, 100  # sequences
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -123,7 +131,8 @@ def fingerprint_of(
     numbers |= _of_weights(model, subject.initial)
     with contextlib.suppress(ConfigError):  # too few keys
         numbers |= _of_embedding(model, subject.anchor_task, seed)
-    about: dict[str, Any] = {"run_id": None, "step": None, "seed": seed}
+    shape = (model.cfg.n_layers, model.cfg.n_heads, model.cfg.d_model)
+    about: dict[str, Any] = {"run_id": None, "step": None, "seed": seed, "shape": shape}
     return Fingerprint(**about, **numbers)
 
 
@@ -142,6 +151,7 @@ def seen_pairs_only(model: HookedTransformer, task: AnchorTask) -> Iterator[Anch
             if bool(((tokens[:, :-1] == first) & (tokens[:, 1:] == second)).any()):
                 raise AssertionError(f"a sequence of the unseen pair {(first, second)} was run")
 
+    takes_fast_path(model)  # compares both paths, on tokens that nobody watches
     handle = model.embed.register_forward_pre_hook(watch)
     try:
         with refusing(task.unseen):
@@ -183,6 +193,8 @@ def _interchange(subject: Subject) -> Part:
 
 def _routes(subject: Subject) -> Part:
     scores = route_scores(subject, seen_only=True)
+    if scores.reason is not None:
+        return {}
     margins: tuple[RouteName, ...] = ("symmetric", "gathered")
     return {f"route_{name}": getattr(scores, name) for name in get_args(RouteName)} | {
         f"route_{name}_margin": scores.margin(name) for name in margins
@@ -199,6 +211,12 @@ def _memory(subject: Subject) -> Part:
     noise = draw_noise(task, len(here), keys="all", seed=subject.seed, stream="memory/noise")
     position = (here.position + steps) % n_places
     there = assemble(task, noise, here.pair.astype(int), here.key.astype(int), position)
+    trained = subject.trained_on
+    if trained is not None and (held := trained_cells(task, trained)) is not None:
+        moved = ~is_trained(task, here, held) & is_trained(task, there, held)
+        here, there = here[moved], there[moved]
+        if len(here) < _LEAST_MEMORY:
+            raise ConfigError(f"{len(here)} keys move from a position that training lacks")
     changed = predict(subject.model, here) != predict(subject.model, there)
     return {"memory": float(changed.mean()), "memory_margin": mean_margin(changed.astype(float))}
 

@@ -27,13 +27,14 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.models.finite import at_least_float32, check_answers
+from anchor_interp.models.finite import at_least_float32, check_answers, rounding
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.rows import Rows, finite_rows
 from anchor_interp.models.transformer import HookedTransformer, Inputs, layout
 from anchor_interp.tasks.examples import Examples, as_integers
 
-_CENTRED = {"LN": True, "LNPre": True, "RMS": False, "RMSPre": False}  # whether the mean goes
+CENTRED = {"LN": True, "LNPre": True, "RMS": False, "RMSPre": False}
+"""Whether a LayerNorm takes the mean away, by ``normalization_type``."""
 _MOST_COLUMNS = 8  # answers that a table shows one by one
 Parts = dict[str, Tensor]
 """Components of a stream where it is read by name, each (batch, d_model)."""
@@ -98,7 +99,7 @@ def logit_lens(model: HookedTransformer, tokens: Inputs) -> LogitLens:
             names[f"{layer}_{point}"] = f"blocks.{layer}.hook_resid_{point}"
     seen = activations(model, rows, list(names.values()))
     streams = torch.stack([_read(x, tokens) for x in seen.values()])  # [point, batch, d]
-    read = model.ln_final(streams) if model.cfg.normalization_type in _CENTRED else streams
+    read = model.ln_final(streams) if model.cfg.normalization_type in CENTRED else streams
     logits = read @ model.unembed.W_U.to(read.dtype) + model.unembed.b_U
     _check_sum(model, last_logits(model, rows), logits[-1], logits)
     return LogitLens(tuple(names), logits.double().cpu().numpy())
@@ -153,7 +154,7 @@ def _components(model: HookedTransformer, rows: Rows, inputs: Inputs) -> Parts:
     kinds += ["ln1.hook_scale", "ln2.hook_scale"] * post
     names = [f"hook_{name}" for name in embeds]
     names += [f"blocks.{layer}.{kind}" for layer in range(model.cfg.n_layers) for kind in kinds]
-    normed = model.cfg.normalization_type in _CENTRED  # not so with post-LayerNorm or none
+    normed = model.cfg.normalization_type in CENTRED  # not so with post-LayerNorm or none
     whole = activations(model, rows, names + ["ln_final.hook_scale"] * normed)
     seen = {name: _read(activation, inputs) for name, activation in whole.items()}
     parts: Parts = {name: seen[f"hook_{name}"] for name in embeds}
@@ -173,7 +174,7 @@ def _components(model: HookedTransformer, rows: Rows, inputs: Inputs) -> Parts:
         if post:
             parts = _normed(parts, block.ln2, seen[at + "ln2.hook_scale"], f"L{layer} LayerNorm 2")
     if normed:
-        centred = _CENTRED[model.cfg.normalization_type or ""]
+        centred = CENTRED[model.cfg.normalization_type or ""]
         scale = seen["ln_final.hook_scale"]
         parts = _normed(parts, model.ln_final, scale, "final LayerNorm", centred=centred)
     return parts
@@ -195,8 +196,6 @@ def _check_sum(model: HookedTransformer, logits: Tensor, total: Tensor, parts: T
     """The model's own logits must come back, up to rounding of the largest part."""
     off = float((total - logits).abs().max()) if logits.numel() else 0.0
     largest = float(parts.abs().max()) if parts.numel() else 0.0
-    mixed = (logits.dtype, model.cfg.dtype) == (torch.float64, torch.float32)
-    eps = torch.finfo(torch.float32 if mixed else logits.dtype).eps
-    if not off <= eps**0.5 * max(largest, 1.0):
+    if not off <= rounding(logits, model.cfg.dtype) * max(largest, 1.0):
         more = "the model, or a hook attached to it, does more than this analysis covers"
         raise ConfigError(f"the parts differ from the model's logits by {off:.3g}: {more}")

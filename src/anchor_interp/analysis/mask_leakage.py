@@ -89,7 +89,9 @@ def mask_leakage(
 
     def largest_range(masked: bool) -> float:
         ranges = []
-        for part in torch.split(torch.arange(len(rows)), max(_BATCH // len(tokens), 1)):
+        for part in torch.split(
+            torch.arange(len(rows), device="cpu"), max(_BATCH // len(tokens), 1)
+        ):
             varied = rows[part].repeat_interleave(len(tokens), 0)
             where = at[part].repeat_interleave(len(tokens))[:, None]
             varied.scatter_(1, where, tokens.repeat(len(part))[:, None])

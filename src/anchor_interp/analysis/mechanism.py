@@ -1,6 +1,6 @@
 """The mechanism of a checkpoint in numbers, and the ones that a run keeps. Loads no torch."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import check_fields, from_dict
 from anchor_interp.runs import measurements
 from anchor_interp.runs.measurements import Measure
+from anchor_interp.runs.store import RunFolder
 
 _SHARE = {"low": 0, "high": 1}
 
@@ -86,6 +87,8 @@ class Fingerprint(Readable):
     distance: float | None = field(metadata={"low": 0})
     """Distance from initialisation, relative to it; the mean over all weight matrices."""
     seed: int = field(metadata={"low": 0})
+    shape: tuple[int, int, int] | None = None
+    """Layers, heads and width of the model; None in the row of a table."""
     schema: int = 7
 
     def __post_init__(self) -> None:
@@ -106,7 +109,7 @@ class Fingerprint(Readable):
 NUMBERS: tuple[str, ...] = tuple(
     each.name
     for each in fields(Fingerprint)
-    if each.name not in ("run_id", "step", "seed", "schema")
+    if each.name not in ("run_id", "step", "seed", "shape", "schema")
 )
 FINGERPRINT = Measure("fingerprint", "anchor_interp.analysis.fingerprint:fingerprint", version=7)
 """The fingerprint as a measure that a run keeps; its version is the schema of Fingerprint."""
@@ -118,4 +121,6 @@ def kept_fingerprint(run: Path, step: int) -> Fingerprint | None:
         return None
     wrong = f"{run}/measurements.json holds a damaged fingerprint; remove that file ("
     with raising(StoreError, wrong, ")"):
-        return from_dict(Fingerprint, numbers)
+        fingerprint: Fingerprint = from_dict(Fingerprint, numbers)
+    model = RunFolder(run).config().model  # an earlier version kept no shape
+    return replace(fingerprint, shape=(model.n_layers, model.n_heads, model.d_model))

@@ -21,7 +21,7 @@ from anchor_interp.analysis.attention import (
     examples_attention,
     sequence_attention,
 )
-from anchor_interp.analysis.circuits import compare_circuit, score_circuit
+from anchor_interp.analysis.circuits import score_circuit
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
 from anchor_interp.analysis.development import development_of
 from anchor_interp.analysis.fingerprint import fingerprint_of
@@ -31,6 +31,8 @@ from anchor_interp.analysis.mask_leakage import mask_leakages
 from anchor_interp.analysis.probes import (
     FEW_EDGES,
     aligned_examples,
+    attributed_edges,
+    attributed_on_examples,
     find_twins,
     interchanges,
     key_structure,
@@ -42,7 +44,8 @@ from anchor_interp.analysis.probes import (
     right_answer,
 )
 from anchor_interp.analysis.results import Analysis, ExamplesAnalysis, MechanismAnalysis
-from anchor_interp.analysis.routes import route_scores
+from anchor_interp.analysis.rivals import compare_circuit
+from anchor_interp.analysis.routes import RouteScores, route_scores
 from anchor_interp.analysis.sensitivity import sensitivity
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.analysis.verdict import verdict
@@ -57,16 +60,26 @@ from anchor_interp.runs.evaluation import Training, evaluate, predict
 from anchor_interp.runs.phase import Evaluation, decide, near_lines
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Examples, order_of
+
+
+def _routes(subject: Subject) -> RouteScores:
+    """The routes of a model that answers."""
+    scores = route_scores(subject)
+    if scores.reason is not None:
+        raise ConfigError(scores.reason)
+    return scores
+
 
 _PARTS: tuple[tuple[str, str, Callable[[Subject], Any]], ...] = (
     ("fingerprint", "fingerprint", partial(fingerprint_of, quiet=True)),
     ("information flow", "flow", probe_flow),
-    ("routes", "routes", route_scores),
+    ("routes", "routes", _routes),
     ("masks", "leaks", mask_leakages),
     ("patching, key", "patches", partial(patched, contrast="key")),
     ("patching, first", "patches", partial(patched, contrast="first")),
     ("patching, second", "patches", partial(patched, contrast="second")),
+    ("residual edges", "edges", attributed_edges),
     ("interchange", "interchanges", interchanges),
     ("similarity, V", "similarities", partial(value_similarity, state="V")),
     ("similarity, OV", "similarities", partial(value_similarity, state="OV")),
@@ -80,8 +93,8 @@ _PARTS: tuple[tuple[str, str, Callable[[Subject], Any]], ...] = (
 """Each analysis by its name in the progress, with the field of :class:`MechanismAnalysis` that it
 is for; analyses of one field make a tuple."""
 _N_PARTS = len(_PARTS) + 3  # a circuit, its scores and its rivals come last
-_N_ON_EXAMPLES = 6
-_ONE = ("fingerprint", "flow", "routes", "embedding", "sensitivity")
+_N_ON_EXAMPLES = 7
+_ONE = ("fingerprint", "flow", "routes", "edges", "embedding", "sensitivity")
 """Fields of one analysis."""
 
 
@@ -255,7 +268,8 @@ def _judged_circuit(attempts: _Attempts, seed: int, prune: Callable[..., Any]) -
 def _on_examples(subject: Subject, examples: Examples, attempts: _Attempts) -> ExamplesAnalysis:
     """Everything that needs no anchors."""
     model, seed, attempt = subject.model, subject.seed, attempts.attempt
-    # some of sorted examples would be a selection
+    # some of sorted examples would be a selection; the order given changes nothing
+    examples = examples[order_of(examples)[0]]
     examples = examples[np.random.default_rng(seed).permutation(len(examples))]
     twins, aligned = find_twins(examples, seed=seed), aligned_examples(examples)
     patches, agreement = attempt("patching", patched_examples, model, twins) or (None, None)
@@ -270,6 +284,7 @@ def _on_examples(subject: Subject, examples: Examples, attempts: _Attempts) -> E
         patches=patches,
         agreement=agreement,
         attribution=attribution,
+        edges=attempt("residual edges", attributed_on_examples, model, twins, seed=seed),
         flow=attempt("information flow", information_flow, model, aligned[0]) if few else None,
         n_aligned=len(aligned),
         **_judged_circuit(attempts, seed, pruning),

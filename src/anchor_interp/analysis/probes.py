@@ -7,6 +7,7 @@ makes the model give this answer instead of another example's, and not what all 
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,25 +16,30 @@ from jaxtyping import Int64
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.analysis.attribution_patching import attribution_patch, rank_correlation
-from anchor_interp.analysis.circuits import Circuit, prune
+from anchor_interp.analysis.circuits import Circuit, CircuitCurve, prune, score_circuit
+from anchor_interp.analysis.edge_attribution import EdgeAttribution, edge_attribution
 from anchor_interp.analysis.flow import InformationFlow, information_flow
 from anchor_interp.interventions.edge_ablation import EdgeAblation, Parts
 from anchor_interp.interventions.interchange import InterchangeResult, interchange
-from anchor_interp.interventions.metrics import logit_difference
+from anchor_interp.interventions.metrics import Metric, logit_difference
 from anchor_interp.interventions.patching import PatchResult, patch
+from anchor_interp.interventions.residual_edges import ResidualGraph
 from anchor_interp.interventions.sites import PLACES, Activation, Position, Site, site_grid
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
+from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import Perturbation, contrast_pairs, interchange_pairs
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Examples, order_of
 from anchor_interp.tasks.sequences import PROBE, PROBE_TOKENS, aligned_sequences, probe_position
 
 MOST_EDGES = 1_000  # a circuit is pruned only if no more can reach the output
 FEW_EDGES = 200  # with more, circuits of examples are made of heads and MLPs
 MOST = 100  # examples that are patched, that a circuit is pruned on, and that it is judged on
 _SHORT = 12  # positions that are patched one by one
+Twins = tuple[Examples, Examples, Int64[np.ndarray, "n 2"]]
+"""Examples, a twin of each that has another answer, and right and wrong answers."""
 _PATCHED: tuple[Activation, ...] = ("resid_pre", "attn_out", "mlp_out", "v", "z")
 
 
@@ -43,6 +49,16 @@ class Patched:
 
     contrast: Perturbation
     result: PatchResult
+
+
+@dataclass(frozen=True, eq=False)
+class AttributedEdges:
+    """Residual edges by attribution, and circuits of the best, judged on other sequences."""
+
+    attribution: EdgeAttribution
+    curve: CircuitCurve
+    circuit: Circuit
+    """The smallest faithful one of the curve, else the largest."""
 
 
 def probe_flow(subject: Subject) -> InformationFlow:
@@ -70,6 +86,44 @@ def patched(subject: Subject, contrast: Perturbation) -> Patched:
     result = patch(model, *pairs, _sites(model), logit_difference(*pairs))
     result.recovery()  # refuses contrasts that the model does not tell apart
     return Patched(contrast, result)
+
+
+def attributed_edges(subject: Subject) -> AttributedEdges:
+    """What makes the model answer sequences otherwise than others of the same key position."""
+    model, task, seed = subject.model, subject.anchor_task, subject.seed
+    drawn = [
+        aligned_sequences(task, probe_position(task), MOST, seed=seed + i).examples()
+        for i in range(4)
+    ]
+    own = [last_logits(model, each).argmax(-1).cpu().numpy() for each in drawn]
+    answered = [Examples(e.tokens, a) for e, a in zip(drawn, own, strict=True)]
+    return _attributed(model, answered, logit_difference(own[0], own[1]), seed)
+
+
+def attributed_on_examples(model: HookedTransformer, twins: Twins, *, seed: int) -> AttributedEdges:
+    """The same of every second twin, judged on the others."""
+    clean, corrupted, answers = twins
+    checked(len(clean), int, "the number of examples with a twin", low=4)
+    mask = clean.attention_mask
+    told = Examples(clean.tokens, *answers.T, at=clean.at, attention_mask=mask)
+    halves = [each[i::2] for i in (0, 1) for each in (told, corrupted)]
+    return _attributed(model, halves, logit_difference(halves[0]), seed)
+
+
+def _attributed(
+    model: HookedTransformer, examples: Sequence[Examples], metric: Metric, seed: int
+) -> AttributedEdges:
+    """From the first clean and corrupted examples; judged on the second ones."""
+    n_edges = int(ResidualGraph.of(model).reachable.sum())
+    if n_edges > MOST_EDGES:
+        most = f"their curve stops at {MOST_EDGES:,}: call ai.edge_attribution for it"
+        raise ConfigError(f"the model has {n_edges:,} residual edges; {most}")
+    found = edge_attribution(model, examples[0], examples[1], metric, steps=8)
+    bench = EdgeAblation(model, examples[2], references=examples[3], parts="residual edges")
+    sizes = np.unique(np.geomspace(1, n_edges, 12).round().astype(int)).tolist()
+    circuits = [found.circuit(n) for n in sizes]
+    curve = score_circuit(bench, circuits, n_random=10, seed=seed)
+    return AttributedEdges(found, curve, circuits[-1 if curve.smallest is None else curve.smallest])
 
 
 def _sites(model: HookedTransformer, positions: tuple[Position, ...] = PLACES) -> tuple[Site, ...]:
@@ -115,10 +169,6 @@ def _pruned(bench: EdgeAblation, ends: float) -> Circuit:
     return prune(bench, max_seconds=half if half < math.inf else None)
 
 
-Twins = tuple[Examples, Examples, Int64[np.ndarray, "n 2"]]
-"""Examples, a twin of each that has another answer, and right and wrong answers."""
-
-
 def find_twins(examples: Examples, *, seed: int) -> Twins:
     """Twins of the first examples; a wrong answer is the twin's if the examples have none."""
     if examples.answers is None:
@@ -155,11 +205,16 @@ def patched_examples(model: HookedTransformer, twins: Twins) -> tuple[PatchResul
 
 
 def aligned_examples(examples: Examples) -> Examples:
-    """At most ``2 * MOST`` that have the most frequent answer position and places, up to there."""
+    """Different ones of the most frequent answer position and places, up to there.
+
+    At most ``2 * MOST``. Copies would stand on both sides when a circuit is judged on other ones.
+    """
     where = np.stack([examples.at, *examples.places.values()])
     _, which, n = np.unique(where, axis=1, return_inverse=True, return_counts=True)
-    kept = examples[which.ravel() == n.argmax()][: 2 * MOST]
-    return kept.until(int(kept.at[0]) + 1)
+    kept = examples[which.ravel() == n.argmax()]
+    cut = kept.until(int(kept.at[0]) + 1)
+    _, first = np.unique(order_of(cut)[1], return_index=True)
+    return cut[np.sort(first)[: 2 * MOST]]
 
 
 def pruned_on_examples(

@@ -6,14 +6,15 @@ from typing import Any
 from anchor_interp._util.readable import Readable
 from anchor_interp.analysis import conclusions as say
 from anchor_interp.analysis.attention import AttentionExample, SequenceAttention
-from anchor_interp.analysis.circuits import Circuit, CircuitComparison, CircuitScores
+from anchor_interp.analysis.circuits import Circuit, CircuitScores
 from anchor_interp.analysis.clusters import Clusters
 from anchor_interp.analysis.development import Development
 from anchor_interp.analysis.flow import InformationFlow
 from anchor_interp.analysis.logit_attribution import Attribution
 from anchor_interp.analysis.mask_leakage import MaskLeakage
 from anchor_interp.analysis.mechanism import Fingerprint
-from anchor_interp.analysis.probes import Patched
+from anchor_interp.analysis.probes import AttributedEdges, Patched
+from anchor_interp.analysis.rivals import CircuitComparison
 from anchor_interp.analysis.routes import RouteScores
 from anchor_interp.analysis.sensitivity import Sensitivity
 from anchor_interp.analysis.similarity import Similarity
@@ -37,6 +38,7 @@ class MechanismAnalysis:
     right_answer: int | None
     """To the sequence of the flow; the rule's if its pair is unseen."""
     routes: RouteScores | None
+    edges: AttributedEdges | None
     circuit: Circuit | None
     scores: CircuitScores | None
     comparison: CircuitComparison | None
@@ -69,6 +71,7 @@ class ExamplesAnalysis:
     """Rank correlation of attribution patching (integrated gradients) with patching, by site."""
     attribution: Attribution | None
     """Of the right answer and the wrong one."""
+    edges: AttributedEdges | None
     flow: InformationFlow | None
     """In the first example, if few edges can reach the answer."""
     n_aligned: int
@@ -112,7 +115,7 @@ class Analysis(Readable):
     development: Development | None = None
     attention: tuple[SequenceAttention, ...] = ()
     examples: ExamplesAnalysis | None = None
-    schema: int = 4
+    schema: int = 5
 
     @property
     def conclusions(self) -> dict[str, str]:

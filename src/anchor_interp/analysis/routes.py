@@ -5,6 +5,7 @@ and lets the change out along a route's edges only (path patching: Goldowsky-Dil
 two published routes: NeurIPS paper, section 5.1 and figure 3.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -82,8 +83,12 @@ class RouteScores(Readable):
     n: tuple[tuple[Place, int], ...]
     """Sequences measured for each token: those whose answer changes with the exchange."""
     details: tuple[LegScore, ...]
+    reason: str | None = None
+    """Why there is no score: the scores are NaN. None if there are scores."""
 
     def _summary(self) -> str:
+        if self.reason is not None:
+            return f"no route has a score: {self.reason}"
         counts = ", ".join(f"{place} {count}" for place, count in self.n)
         return (
             f"symmetric {self.symmetric:.2f}, inferential {self.inferential:.2f}, "
@@ -94,9 +99,9 @@ class RouteScores(Readable):
         return [vars(leg) for leg in self.details]
 
     def margin(self, route: RouteName) -> float | None:
-        """Half the width of the 95 % interval of the leg that gave the score."""
-        score = getattr(self, route)
-        return next(leg.margin for leg in self.details if (leg.route, leg.effect) == (route, score))
+        """Half the width of the 95 % interval of the leg that gave the score; None without any."""
+        of = ((leg.route, leg.effect) == (route, getattr(self, route)) for leg in self.details)
+        return next((leg.margin for leg, own in zip(self.details, of, strict=True) if own), None)
 
 
 _LAST_FROM_ANCHORS = (Hop("last", "first"), Hop("last", "second"))
@@ -125,6 +130,20 @@ def route_layers(
     return (range(end), route.early), (range(start, layers), route.late)
 
 
+def route_edges(
+    model: HookedTransformer, route: Route, length: int, position: int
+) -> Bool[np.ndarray, "layer head query key"]:
+    """A route's edges in every head, with the key at a position and the anchors behind it."""
+    edges = np.zeros_like(reachable_edges(model, length))
+    at: dict[Place, int] = {
+        "key": position, "first": position + 1, "second": position + 2, "last": length - 1
+    }  # fmt: skip
+    for layers, hops in route_layers(model, route):
+        for hop in hops:
+            edges[list(layers), :, at[hop.query], at[hop.key]] = True
+    return edges
+
+
 @torch.no_grad()
 def route_scores(
     model: HookedTransformer | Subject,
@@ -147,11 +166,12 @@ def route_scores(
     Both answers are the unedited model's own, and only sequences whose answers differ are measured.
     A position's attention to itself stays free. The ``n`` sequences have seen pairs, keys of both
     sides and a token after the anchors. With ``seen_only`` an exchanged anchor makes a seen pair.
+    Where fewer than a tenth of the answers change with a token, such as before training, the scores
+    are NaN, and :attr:`RouteScores.reason` says why.
 
     Raises:
         ConfigError: a model that is not causal or has fewer than two layers, a task without anchors
-            to exchange or room after them, weights that are not finite, or answers that hardly
-            depend on a token.
+            to exchange or room after them, or weights that are not finite.
     """
     checked(n, int, "n", low=1)
     subject = subject_of(model, task, seed)
@@ -168,20 +188,30 @@ def route_scores(
     }
     measured = {source: _legs(model, clean, tokens, source) for source, tokens in exchanged.items()}
     details = tuple(leg for legs, _ in measured.values() for leg in legs)
+    counts = tuple((source, count) for source, (_, count) in measured.items())
+    if lacking := [(count, source) for source, (legs, count) in measured.items() if not legs]:
+        change = " and ".join(f"{count} of {n} with the {source}" for count, source in lacking)
+        reason = f"too few answers change, {change}: the effect of a token has no shares"
+        return RouteScores(math.nan, math.nan, math.nan, counts, details, reason)
 
     def weakest(route: RouteName, split: int) -> float:
         return min(x.effect for x in details if (x.route, x.split) == (route, split))
 
     splits = range(1, model.cfg.n_layers)
-    scores = {route: max(weakest(route, split) for split in splits) for route in ROUTES}
-    counts = tuple((source, count) for source, (_, count) in measured.items())
-    return RouteScores(**scores, n=counts, details=details)
+
+    def best(route: RouteName) -> float:
+        return max(weakest(route, split) for split in splits)
+
+    return RouteScores(best("symmetric"), best("inferential"), best("gathered"), counts, details)
 
 
 def _legs(
     model: HookedTransformer, clean: Sequences, tokens: np.ndarray, source: Place
 ) -> tuple[list[LegScore], int]:
-    """One exchanged token's legs of every route at every split, and the sequences measured."""
+    """One exchanged token's legs of every route at every split, and the sequences measured.
+
+    There are no legs if the token changes too few answers.
+    """
     every, at = np.arange(len(tokens)), places(clean, "first")
     for each in (clean.tokens, tokens):  # they differ in one token, so no route makes another pair
         declare(zip(each[every, at].tolist(), each[every, at + 1].tolist(), strict=True))
@@ -190,8 +220,7 @@ def _legs(
     answer, other = original.argmax(-1), exchanged.argmax(-1)
     (used,) = torch.nonzero(answer != other, as_tuple=True)
     if len(used) < LEAST_CHANGE * len(rows):
-        change = f"{len(used)} of {len(rows)} answers change with the {source} token"
-        raise ConfigError(f"{change}: they hardly depend on it, so its effect has no shares")
+        return [], len(used)
 
     def difference(logits: Tensor, row: Tensor) -> Tensor:
         return logits.gather(1, answer[row, None]) - logits.gather(1, other[row, None])
@@ -227,7 +256,7 @@ def _off_route(
     length = clean.tokens.shape[1]
     between = reachable_edges(model, length)[:, :1] & ~np.eye(length, dtype=np.bool_)
     edges = torch.from_numpy(between).repeat(len(clean), 1, 1, 1, 1)
-    row = torch.arange(len(clean))
+    row = torch.arange(len(clean), device="cpu")
     for layers, hops in route_layers(model, route, split):
         for hop in hops:
             query, key = (torch.from_numpy(places(clean, place)) for place in hop)

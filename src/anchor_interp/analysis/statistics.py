@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.stats import t
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.rounding import as_large
+from anchor_interp._util.rounding import ROUNDING, as_large
 from anchor_interp._util.schema import checked, shown
 
 DRAWN = 9_999  # relabellings, where there are too many to try all
@@ -44,11 +44,12 @@ def permutation_p(observed: float, relabelled: Floats, *, exact: bool, size: flo
     """How often a relabelling is as large as the observed statistic, up to rounding (one-sided).
 
     If ``exact``, these are all relabellings; otherwise the observed one counts as one more.
-    The tolerance scales with the largest number involved; ``size`` is the largest input.
+    The tolerance scales with the largest number involved. ``size`` is the largest input in the unit
+    of the statistic: if values are centred or scaled first, their size before it, scaled alike.
     """
     observed = checked(observed, float, "observed")
     drawn = finite_sample(relabelled, "relabelled", least=1)
-    size = max(size, abs(observed), float(np.abs(drawn).max()))
+    size = max(size, abs(observed), largest(drawn))
     reached = int(as_large(drawn, observed, size=size).sum())
     return reached / len(drawn) if exact else (1 + reached) / (1 + len(drawn))
 
@@ -62,7 +63,12 @@ def student_quantile(df: float) -> float:
 def spread_of(sample: Floats) -> float:
     """The standard deviation; 0 if the values differ only by rounding."""
     spread = float(sample.std(ddof=1))
-    return spread if spread > 1e-12 * float(np.abs(sample).max()) else 0.0
+    return spread if spread > ROUNDING * largest(sample) else 0.0
+
+
+def largest(values: Any) -> float:
+    """The size of the largest number; 0 if there is none."""
+    return float(np.abs(values).max(initial=0))
 
 
 def finite_sample(values: Any, name: str, *, least: int = 2) -> Floats:

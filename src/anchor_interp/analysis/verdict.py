@@ -10,16 +10,23 @@ high or low, the verdict is ``unclear`` and names them. It is ``mixture`` if the
 anchors that follow the rule lies in its band and decides alone: the model computes in part.
 
 A line is where the rules name most phases of the fitted runs rightly, and its band is where they
-err too often. ``experiments/sections.py verdict`` fits both; ``docs/verdict.md`` judges them.
+err too often. ``experiments/evidence/verdict.py`` fits both; ``docs/verdict.md`` judges them.
+
+On models of some shapes the verdict is seldom right (:data:`JUDGED`). There, and on models that are
+at least as large in layers, heads and width, it is ``unclear`` too and says what it leans to. Where
+no run of the shape is judged otherwise, the reason says so.
 """
 
 import itertools
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from anchor_interp._util.schema import check_name, checked
+from anchor_interp._util.schema import check_name, checked, from_dict
 from anchor_interp.analysis.mechanism import Fingerprint
 from anchor_interp.runs.phase import PAPER, PHASES, Phase, not_learned
 
@@ -153,18 +160,41 @@ LINES: Mapping[str, Line] = MappingProxyType(
         "virtual_rule": Line(0.203, 0.231, 0.259),
     }
 )
-ACCURACY, COVERAGE = 0.88, 0.75
-"""On judged runs: the balanced accuracy where the verdict names a phase, and the share of runs
-where it does (docs/verdict.md)."""
 _MOST_EVIDENCE = 3
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How good the verdict is on runs of one kind, none of which fitted it."""
+
+    kind: str
+    shapes: tuple[tuple[int, int, int], ...]
+    """Layers, heads and width."""
+    runs: int
+    named: int
+    """Runs for which the numbers name a phase."""
+    right: float
+    """Their balanced accuracy: the mean over the phases of the share that is named rightly."""
+
+
+JUDGED: tuple[Judged, ...] = from_dict(
+    tuple[Judged, ...],
+    json.loads(Path(__file__).with_name("verdict_judged.json").read_text("utf-8")),
+)
+"""The judged runs, first those of the shapes that fitted the verdict (``docs/verdict.md``).
+``experiments/evidence/verdict.py`` writes the file from the committed tables."""
+LEAST_RIGHT = 0.8
+"""Of judged runs, to name a phase of a model of their shape."""
 
 
 def judged() -> str:
     """How good the verdict is on runs that it was not fitted on, as a sentence."""
+    best, *others = JUDGED
+    share, kinds = best.named / best.runs, " and ".join(each.kind for each in others)
     return (
-        f"On runs that it was not fitted on, the verdict names a phase in {100 * COVERAGE:.0f} %, "
-        f"and the right one in {100 * ACCURACY:.0f} % of these (mean over phases). They have two "
-        "layers, one head and a width of at most 128; elsewhere it is worse."
+        f"On runs that it was not fitted on, the verdict names a phase in {100 * share:.0f} %, and "
+        f"the right one in {100 * best.right:.0f} % of these (mean over phases). They have "
+        f"{best.kind} and a width of at most 128. On {kinds} it is worse and names none."
     )
 
 
@@ -172,15 +202,42 @@ def verdict(fingerprint: Fingerprint, lines: Mapping[str, Line] | None = None) -
     """The phase of a model from its mechanism alone, with the evidence for it.
 
     ``train_accuracy`` only tells whether there is anything to judge: inside, an untrained model
-    looks like one that memorizes. ``lines`` go before those of :data:`LINES`.
+    looks like one that memorizes. ``lines`` go before those of :data:`LINES`; of what they are
+    worth at the model's shape :data:`JUDGED` says nothing.
     """
     checked(fingerprint, Fingerprint, "fingerprint")
     for name in checked(lines or {}, dict[str, Line], "lines"):
         check_name(name, LINES, "no line")
-    lines = {**LINES, **(lines or {})}
     missed = not_learned(fingerprint.train_accuracy, fingerprint.seen_train_keys, PAPER.train)
     if missed is not None:
         return Verdict("undertrained", missed)
+    found = _by_rules(fingerprint, {**LINES, **(lines or {})})
+    return found if lines or fingerprint.shape is None else _at_shape(found, fingerprint.shape)
+
+
+def _at_shape(found: Verdict, shape: tuple[int, int, int]) -> Verdict:
+    """The verdict on a model of this shape: unclear where judged runs are seldom named rightly."""
+    own = [kind for kind in JUDGED if shape in kind.shapes]
+    smaller = [kind for kind in JUDGED if any(map(partial(_covers, shape), kind.shapes))]
+    worst = min(own or smaller, key=lambda kind: kind.right, default=None)
+    if worst is not None and worst.right < LEAST_RIGHT:
+        right = f"the verdict is right in {worst.right:.2f} < {LEAST_RIGHT:g}"
+        why = f"leans to {found.leaning}; of judged runs of {worst.kind} {right}"
+        return replace(found, phase="unclear", reason=f"{why}: {found.reason}")
+    if own:
+        return found
+    layers, heads, width = shape
+    words = f"{layers} layers of {heads} head{'s' * (heads > 1)}, width {width}"
+    return replace(found, reason=f"{found.reason}; no run of {words} is judged")
+
+
+def _covers(shape: tuple[int, int, int], other: tuple[int, int, int]) -> bool:
+    """Whether a shape is at least as large as another one in layers, heads and width."""
+    return all(a >= b for a, b in zip(shape, other, strict=True))
+
+
+def _by_rules(fingerprint: Fingerprint, lines: Mapping[str, Line]) -> Verdict:
+    """The verdict on a trained model, whatever its shape."""
     values = {number.name: getattr(fingerprint, number.name) for number in NUMBERS}
     margins = {name: getattr(fingerprint, f"{name}_margin", None) for name in values}
     plain = _sides(values, lines)

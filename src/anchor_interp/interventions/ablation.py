@@ -21,8 +21,10 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import Edit, activations, hooked
 from anchor_interp.interventions.masks import mask_edges
+from anchor_interp.models.finite import rounding
+from anchor_interp.models.lens import is_bridge
 from anchor_interp.models.rows import Rows
-from anchor_interp.models.transformer import Edges, HookedTransformer, Inputs
+from anchor_interp.models.transformer import Edges, HookedTransformer, Inputs, has_hooks
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,14 +80,26 @@ class MeanEdgeOutputs:
 def edge_outputs(
     model: HookedTransformer, tokens: Inputs | Rows, *, mlps: bool = False
 ) -> EdgeOutputs:
-    """Record what every edge carries in some sequences; hooks attached to the model act."""
+    """Record what every edge carries in some sequences; hooks attached to the model act.
+
+    Raises ConfigError if heads without hooks write something else than the sum of these products.
+    """
     blocks = [f"blocks.{layer}." for layer in range(model.cfg.n_layers)]
-    mlps = mlps and not model.cfg.attn_only
-    kinds = ["attn.hook_pattern", "attn.hook_v"] + ["hook_mlp_out"] * mlps
+    kinds = ["attn.hook_pattern", "attn.hook_v", "attn.hook_z"]
+    kinds += ["hook_mlp_out"] * (mlps and not model.cfg.attn_only)
     recorded = activations(model, tokens, [block + kind for block in blocks for kind in kinds])
-    patterns, values, *wrote = (torch.stack([recorded[b + kind] for b in blocks]) for kind in kinds)
+    patterns, values, z, *wrote = (
+        torch.stack([recorded[block + kind] for block in blocks]) for kind in kinds
+    )
     n_sharing = model.cfg.n_heads // values.shape[3]  # grouped heads share their values
-    return EdgeOutputs(patterns, values.repeat_interleave(n_sharing, dim=3), *wrote)
+    outputs = EdgeOutputs(patterns, values.repeat_interleave(n_sharing, dim=3), *wrote)
+    every = torch.ones_like(patterns[0, :1], dtype=torch.bool)
+    for layer in range(0 if is_bridge(model) or has_hooks(model) else model.cfg.n_layers):
+        off = (outputs.through(layer, every) - z[layer]).abs().amax()
+        if not off <= rounding(z, model.cfg.dtype) * z[layer].abs().amax():
+            more = "the model's attention was changed, and no edge can be ablated by itself"
+            raise ConfigError(f"layer {layer} does not write the sum over its edges: {more}")
+    return outputs
 
 
 @contextlib.contextmanager

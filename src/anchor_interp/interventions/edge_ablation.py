@@ -1,12 +1,14 @@
-"""What a model still answers when sets of its attention edges, heads or MLPs are ablated.
+"""What a model still answers when sets of its edges, heads or MLPs are ablated.
 
 An ablated edge carries nothing (``zero``; the other attention weights stay), its mean over
 reference sequences (``mean``), or what it carries in one reference sequence (``resample``); see
 :mod:`anchor_interp.interventions.ablation`. The MLP at a position is ablated like an edge, if
 :data:`Parts` has MLPs: it stands as one more head of its layer, with edges from each position to
-itself.
+itself. Residual edges are those of :mod:`anchor_interp.interventions.residual_edges`.
 """
 
+import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -24,20 +26,27 @@ from anchor_interp.interventions.ablation import (
     ablate_edges,
     edge_outputs,
 )
+from anchor_interp.interventions.residual_edges import (
+    Pairs,
+    ResidualGraph,
+    SenderOutputs,
+    check_graph,
+    recorded_outputs,
+    run_kept,
+)
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import answer_logits
 from anchor_interp.models.rows import Rows, finite_rows
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal
-from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.examples import Examples, check_aligned, order_of
 from anchor_interp.tasks.sequences import Sequences, as_examples
 
 Ablation = Literal["zero", "mean", "resample"]
 """What an ablated edge carries; see the module's text."""
-Parts = Literal["edges", "edges and MLPs", "heads and MLPs"]
-"""What is ablated one by one: an edge, the MLP at a position; or a head or MLP at all positions."""
+Parts = Literal["edges", "edges and MLPs", "heads and MLPs", "residual edges"]
+"""What is ablated one by one: an attention edge, the MLP at a position; a head or MLP, or what a
+receiver gets of a sender, at all positions."""
 _References = Inputs | Integer[np.ndarray, "reference pos"] | Integer[Tensor, "reference pos"]
-Pairs = tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]]
-"""Indices of sequences and of the reference of each."""
 BATCH = 1024
 """Sequences of one forward pass."""
 LEAST_CHANGE = 0.1
@@ -64,11 +73,12 @@ def reachable_edges(
 
 
 def single_parts(
-    edges: Bool[np.ndarray, "layer head query key"], parts: Parts = "edges"
-) -> tuple[Int64[np.ndarray, "part index"], Bool[np.ndarray, "part layer head query key"]]:
+    edges: Bool[np.ndarray, "*edge"], parts: Parts = "edges"
+) -> tuple[Int64[np.ndarray, "part index"], Bool[np.ndarray, "part *edge"]]:
     """The indices of each part of a set, and each part alone.
 
-    An edge has a layer, a head, a query and a key; a whole head has the first two.
+    An edge has a layer, a head, a query and a key; a whole head has the first two; a residual edge
+    has a receiver and a sender.
     """
     depth = 2 if parts == "heads and MLPs" else 4
     indices = np.unique(np.argwhere(edges)[:, :depth], axis=0)
@@ -76,6 +86,36 @@ def single_parts(
     for part, index in zip(alone, map(tuple, indices), strict=True):
         part[index] = edges[index]
     return indices, alone
+
+
+def other_sets(
+    reachable: Bool[np.ndarray, "layer head query key"],
+    given: Bool[np.ndarray, "layer head query key"],
+    parts: Parts,
+    n: int,
+    generator: np.random.Generator,
+) -> tuple[Bool[np.ndarray, "set layer head query key"], bool]:
+    """At most n different sets with as many parts in every layer, and whether these are all.
+
+    The given set is not among them.
+    """
+    indices, alone = single_parts(reachable, parts)
+    kept = (alone & given).any((1, 2, 3, 4))
+    layers = [np.flatnonzero(indices[:, 0] == layer).tolist() for layer in range(len(given))]
+    own = tuple(tuple(part for part in layer if kept[part]) for layer in layers)
+    sizes = list(zip(layers, map(len, own), strict=True))
+    others: dict[tuple[tuple[int, ...], ...], None] = {}
+    if are_all := math.prod(math.comb(len(layer), k) for layer, k in sizes) - 1 <= n:
+        every = itertools.product(*(itertools.combinations(layer, k) for layer, k in sizes))
+        others = dict.fromkeys(chosen for chosen in every if chosen != own)
+    while not are_all and len(others) < n:
+        drawn = (generator.permutation(layer)[:k].tolist() for layer, k in sizes)
+        if (chosen := tuple(tuple(sorted(layer)) for layer in drawn)) != own:
+            others[chosen] = None
+    sets = np.zeros((len(others), *given.shape), np.bool_)
+    for one, chosen in zip(sets, others, strict=True):
+        one |= alone[[*itertools.chain(*chosen)]].any(0)
+    return sets, are_all
 
 
 class EdgeAblation(Readable):
@@ -88,9 +128,11 @@ class EdgeAblation(Readable):
             model's own (``sequences.examples()`` keeps the targets).
         references: for ``mean`` and ``resample``. Sequence i is resampled from reference i, over
             and over; a single sequence from each reference in turn. If None, the references are
-            the sequences themselves, each resampled from the next one in an order drawn from
-            ``seed``.
-        parts: what is ablated besides edges, or in place of single ones.
+            the sequences themselves: equal ones are resampled from the next different one, in an
+            order of the different ones that is drawn from ``seed``. The order of the rows given
+            changes nothing.
+        parts: what is ablated besides edges, or in place of single ones. Residual edges are
+            resampled alone; references of theirs lie where their sequences do, row by row.
 
     Raises:
         ConfigError: sequences, references or answers that do not fit, or a model that is damaged
@@ -110,21 +152,34 @@ class EdgeAblation(Readable):
         self.ablation: Ablation = checked(ablation, Ablation, "ablation")
         self.parts: Parts = checked(parts, Parts, "parts")
         checked(seed, int, "seed", low=0)
-        examples = _aligned(sequences)
+        residual = self.parts == "residual edges"
+        if residual:
+            checked(ablation, Literal["resample"], "the ablation of residual edges")
+        self._by_row = residual and references is not None
+        examples = as_examples(sequences) if self._by_row else _aligned(sequences)
         self.model = model
         self.rows = finite_rows(model, examples)
         self.tokens = self.rows.tokens
         self.at = int(examples.at[0])
-        self.roles = examples.names
-        length, mlps = self.tokens.shape[1], parts != "edges"
-        self.reachable = reachable_edges(model, length, read=self.at, mlps=mlps)
-        if self.rows.attention_mask is not None:  # padding sends and receives nothing
-            places = np.flatnonzero(~examples.inside.any(0))
-            self.reachable[..., places] = self.reachable[..., places, :] = False
-        self.answers, self._wrong, self._whose = self._answers(sequences)
-        own = edge_outputs(model, self.rows, mlps=mlps)
-        self.attention: np.ndarray = own.patterns.double().mean(1).cpu().numpy()
-        self._reference, self._pairs = self._references(own, references, seed)
+        self._examples, self.roles = examples, examples.names
+        self.reachable: Bool[np.ndarray, "*edge"]
+        self.graph = ResidualGraph.of(model) if residual else None
+        if self.graph is not None:
+            self.reachable, self.roles = self.graph.reachable, self.graph.names
+            check_graph(model, self.rows)
+        else:
+            length, mlps = self.tokens.shape[1], parts != "edges"
+            self.reachable = reachable_edges(model, length, read=self.at, mlps=mlps)
+            if self.rows.attention_mask is not None:  # padding sends and receives nothing
+                places = np.flatnonzero(~examples.inside.any(0))
+                self.reachable[..., places] = self.reachable[..., places, :] = False
+        # rows are computed in an order of theirs, so that no rounding depends on the given one
+        order, place = order_of(examples)
+        self.answers, self._wrong, self._whose = self._answers(sequences, order)
+        own = self._outputs(self.rows[order])
+        if isinstance(own, EdgeOutputs):
+            self.attention: np.ndarray = own.patterns.double().mean(1).cpu().numpy()
+        self._reference, self._pairs = self._references(own, order, place, references, seed)
         none = np.zeros_like(self.reachable)
         self.full, self.nothing = self.measure(np.stack([none, self.reachable])).T
 
@@ -147,9 +202,7 @@ class EdgeAblation(Readable):
         for ablated, means in (("none", self.full), ("every part", self.nothing)):
             yield {"ablated": ablated, **dict(zip(names, means.tolist(), strict=True))}
 
-    def measure(
-        self, ablated: Bool[np.ndarray, "circuit layer head query key"]
-    ) -> Float[np.ndarray, "3 circuit"]:
+    def measure(self, ablated: Bool[np.ndarray, "circuit *edge"]) -> Float[np.ndarray, "3 circuit"]:
         """Accuracy, logit difference and log-probability with each set of edges ablated.
 
         The logit difference is the answer's logit minus the wrong answer's, if the examples have
@@ -165,13 +218,18 @@ class EdgeAblation(Readable):
             difference = logits.gather(1, answer) - rest
             return torch.cat([correct, difference, logits.log_softmax(-1).gather(1, answer)], 1)
 
-        edges = torch.from_numpy(ablated)[:, None]
-        scores = run_ablated(self.model, self.rows, edges, self._pairs, self._reference, score)
+        pairs, reference = self._pairs, self._reference
+        if isinstance(reference, SenderOutputs):
+            kept = torch.from_numpy(self.reachable & ~ablated).to(self.tokens.device)
+            scores = run_kept(self.model, self.rows, kept, pairs, reference, score)
+        else:
+            edges = torch.from_numpy(ablated)[:, None]
+            scores = run_ablated(self.model, self.rows, edges, pairs, reference, score)
         means: Float[np.ndarray, "3 circuit"] = scores.mean(1).T
         return means
 
     def faithfulness(
-        self, circuits: Bool[np.ndarray, "circuit layer head query key"]
+        self, circuits: Bool[np.ndarray, "circuit *edge"]
     ) -> Float[np.ndarray, "2 circuit"]:
         """Accuracy and logit difference with everything outside each circuit ablated.
 
@@ -188,42 +246,66 @@ class EdgeAblation(Readable):
         relative: Float[np.ndarray, "2 circuit"] = left / scale[:, None]
         return relative
 
-    def _answers(self, given: Any) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"] | None, str]:
+    def _answers(
+        self, given: Any, order: Int64[np.ndarray, " n"]
+    ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"] | None, str]:
         """Right answers (or the model's own), wrong ones, and what the right ones are."""
         with torch.no_grad():
-            logits = answer_logits(self.model, self.rows)
+            logits = answer_logits(self.model, self.rows[order])
         check_finite(logits, "the model's logits")
         if not isinstance(given, Examples) or given.answers is None:
-            return logits.argmax(-1), None, "the model's own answers"
+            return logits.argmax(-1)[np.argsort(order)], None, "the model's own answers"
         right = torch.from_numpy(given.answers).to(logits.device)
         wrong = None if given.wrong is None else torch.from_numpy(given.wrong).to(logits.device)
         return right, wrong, "answers as given" if wrong is None else "answers against wrong ones"
 
+    def _outputs(self, rows: Inputs | Rows) -> EdgeOutputs | SenderOutputs:
+        """What all edges carry."""
+        if self.parts == "residual edges":
+            return recorded_outputs(self.model, rows)
+        return edge_outputs(self.model, rows, mlps=self.parts != "edges")
+
     def _references(
-        self, own: EdgeOutputs, references: _References | None, seed: int
-    ) -> tuple[EdgeOutputs | MeanEdgeOutputs | None, Pairs]:
+        self,
+        own: EdgeOutputs | SenderOutputs,
+        order: Int64[np.ndarray, " n"],
+        place: Int64[np.ndarray, " n"],
+        references: _References | None,
+        seed: int,
+    ) -> tuple[EdgeOutputs | MeanEdgeOutputs | SenderOutputs | None, Pairs]:
         """What ablated edges carry, and which reference each sequence takes."""
-        n = len(self.rows)
-        each = np.arange(n)
         if self.ablation == "zero":
             checked(references, type(None), "the references of zero ablation")
-            return None, (each, each)
+            return None, (order, order)
         if references is None:
-            if n < 2:
-                raise ConfigError(f"{self.ablation} ablation of one sequence needs references")
-            order, others = np.random.default_rng(seed).permutation(n), np.empty_like(each)
-            others[order] = np.roll(order, -1)  # one cycle: no sequence is its own reference
-            outputs, pairs = own, (each, others)
+            read = self.tokens[order, : self.at + 1].cpu().numpy()
+            if (mask := self.rows.attention_mask) is not None:
+                read = np.where(mask[order, : self.at + 1].cpu().numpy(), read, -1)
+            _, first, which = np.unique(read, axis=0, return_index=True, return_inverse=True)
+            if len(first) < 2:
+                same = "one sequence" if len(read) == 1 else f"{len(read)} equal sequences"
+                raise ConfigError(f"{self.ablation} ablation of {same} needs references")
+            cycle = np.random.default_rng(seed).permutation(len(first))
+            following = np.empty_like(cycle)
+            following[cycle] = np.roll(cycle, -1)
+            outputs, pairs = own, (order, first[following[which.ravel()]])
         else:
-            donors = _aligned(references)
-            plain = not donors.places and len(donors.names) == len(self.roles)
+            donors = as_examples(references) if self._by_row else _aligned(references)
+            if self._by_row:
+                check_aligned(sequences=self._examples, references=donors)
+            plain = self._by_row or (not donors.places and len(donors.names) == len(self.roles))
             if donors.names != self.roles and not plain:
                 there, here = ", ".join(donors.names), ", ".join(self.roles)
                 raise ConfigError(f"the references have the positions {there}; expected {here}")
-            outputs = edge_outputs(self.model, donors, mlps=self.parts != "edges")
-            around = np.arange(max(n, len(donors)))
-            pairs = around % n, around % len(donors)
-        return (outputs, pairs) if self.ablation == "resample" else (outputs.mean(), (each, each))
+            theirs, at = order_of(donors)
+            outputs = self._outputs(donors[theirs])
+            around = np.arange(max(len(order), len(donors)))
+            sequence, donor = around % len(order), at[around % len(donors)]
+            sorting = np.lexsort((donor, place[sequence]))
+            pairs = sequence[sorting], donor[sorting]
+        if isinstance(outputs, SenderOutputs) or self.ablation == "resample":
+            return outputs, pairs
+        return outputs.mean(), (order, order)
 
 
 @torch.no_grad()
@@ -244,7 +326,9 @@ def run_ablated(
     sequence, other = (torch.from_numpy(index).to(device) for index in pairs)
     n = len(sequence)
     parts = []
-    for chunk in torch.split(torch.arange(len(ablated) * n), BATCH):  # sets share passes
+    for chunk in torch.split(
+        torch.arange(len(ablated) * n, device="cpu"), BATCH
+    ):  # sets share passes
         circuit, pair = chunk // n, (chunk % n).to(device)
         chosen = sequence[pair]
         edges = ablated[circuit, chosen.cpu() if ablated.shape[1] > 1 else 0].movedim(0, 1)

@@ -184,6 +184,9 @@ def _check_hooks(model: HookedTransformer, names: Iterable[str]) -> None:
         gate = _GATES.get(name.rpartition(".")[2])
         if gate is not None and not getattr(model.cfg, gate):
             raise HookError(f"{name} fires only with model.cfg.{gate}; set it first")
+        if gate == "use_attn_in" and model.cfg.use_split_qkv_input:  # which takes its place
+            without = "acts only without model.cfg.use_split_qkv_input"
+            raise HookError(f"{name} {without}; unset it first")
 
 
 def _kind(value: Any) -> str:

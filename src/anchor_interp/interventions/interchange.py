@@ -203,7 +203,8 @@ def learn_subspace(
             if not np.isfinite(losses[step]):
                 raise DivergedError(f"the loss is {losses[step]} at step {step + 1}; lower lr")
             (weights.grad,) = torch.autograd.grad(loss, [weights])
-            optimizer.step()
+            with torch.device("cpu"):  # the optimizer counts its steps on the default device
+                optimizer.step()
             progress.update(step + 1, {"loss": losses[step]})
             if time.monotonic() >= ends:
                 break
@@ -216,7 +217,7 @@ def random_subspace(width: int, dimensions: int, *, seed: int) -> Subspace:
     checked(dimensions, int, "dimensions", low=1, high=width)
     checked(seed, int, "seed", low=0, high=MOST_SEED)
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(width, dimensions, generator=generator, dtype=torch.float64)
+    drawn = torch.randn(width, dimensions, generator=generator, dtype=torch.float64, device="cpu")
     return Subspace(torch.linalg.qr(drawn)[0].numpy(), np.empty(0))
 
 

@@ -148,7 +148,7 @@ def edge(
 def no_edges(model: HookedTransformer, n_pos: int, batch: int = 1) -> Edges:
     """The empty set of edges."""
     shape = (model.cfg.n_layers, batch, model.cfg.n_heads, n_pos, n_pos)
-    return torch.zeros(shape, dtype=torch.bool)
+    return torch.zeros(shape, dtype=torch.bool, device="cpu")
 
 
 def _zeroing(edges: Bool[Tensor, "batch head query key"], renormalise: bool) -> Edit:

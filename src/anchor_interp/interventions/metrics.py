@@ -15,6 +15,8 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import shown
 from anchor_interp.models.finite import at_least_float32, check_answers, check_finite
+from anchor_interp.models.forward import last_logits
+from anchor_interp.models.transformer import HookedTransformer, Inputs
 from anchor_interp.tasks.examples import Examples, Integers, as_integers
 from anchor_interp.tasks.sequences import Sequences
 
@@ -56,6 +58,22 @@ def probability(answers: Answers) -> Metric:
     """Probability of the answer, in at least float32."""
     tokens = _answers(answers)
     return lambda logits: _picked(at_least_float32(logits).softmax(-1), tokens)
+
+
+def kl_divergence(model: HookedTransformer, clean: Inputs) -> Metric:
+    """Minus the KL divergence to the model's answers to the clean examples, in nats.
+
+    It is the divergence of the patched from the clean distribution, at least in float32: 0 in the
+    clean run, where its gradient is 0 too.
+    """
+    with torch.no_grad():
+        own = at_least_float32(last_logits(model, clean)).log_softmax(-1)
+
+    def metric(logits: Float[Tensor, "n d_vocab"]) -> Float[Tensor, " n"]:
+        patched = at_least_float32(logits).log_softmax(-1)
+        return (own.exp() * (patched - own)).sum(-1)
+
+    return metric
 
 
 def rank(answers: Answers) -> Metric:

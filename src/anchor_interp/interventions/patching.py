@@ -28,7 +28,7 @@ from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.metrics import Metric, measure
 from anchor_interp.interventions.passes import Replacement, replaced_run
 from anchor_interp.interventions.sites import Connection, Site, check_path, check_sites, site_mask
-from anchor_interp.models.rows import finite_rows
+from anchor_interp.models.rows import finite_rows, model_rows
 from anchor_interp.models.transformer import HookedTransformer, Inputs
 from anchor_interp.tasks.examples import check_aligned
 from anchor_interp.tasks.sequences import as_examples
@@ -60,11 +60,16 @@ class PatchResult(Readable):
     """The metric of the patched runs."""
     clean: Float[np.ndarray, " example"]
     corrupted: Float[np.ndarray, " example"]
+    completeness: float | None = None
+    """Of an estimate by gradients: its sum over the embedding / the whole difference of the donor's
+    and the patched run, means over the examples; 1 if the attributions add up to it."""
 
     def _summary(self) -> str:
         apart = self.told_apart()
         examples = f"{len(apart)} examples, {apart.sum()} told apart"
         about = f"{self.direction}, {len(self.sites)} sites, {examples}"
+        if self.completeness is not None:
+            about += f"; estimated, completeness {self.completeness:.2f}"
         if self._nothing:
             return f"{about}\n{self._nothing}"
         rows = zip(self.sites, self.recovery().tolist(), strict=True)
@@ -241,7 +246,7 @@ class Twins:
     ) -> None:
         checked(direction, Direction, "direction")
         checked(batch_size, int, "batch_size", low=1)
-        rows = [finite_rows(model, each) for each in (clean, corrupted)]
+        rows = [finite_rows(model, clean), model_rows(model, corrupted)]
         self.metric: Metric = checked(metric, Callable, "metric")
         inputs = as_examples(clean), as_examples(corrupted)
         check_aligned(clean=inputs[0], corrupted=inputs[1])

@@ -152,7 +152,7 @@ def site_mask(site: Site, examples: Examples, shape: Sequence[int]) -> Bool[Tens
     at = torch.from_numpy(position_mask(examples, site.position))
     if site.activation not in _PER_HEAD:
         return at[:, :, None]
-    heads = torch.arange(shape[1 if site.activation == "pattern" else 2])
+    heads = torch.arange(shape[1 if site.activation == "pattern" else 2], device="cpu")
     chosen = heads >= 0 if site.head is None else heads == site.head
     if site.activation == "pattern":
         key = torch.from_numpy(position_mask(examples, site.key_position))

@@ -128,9 +128,7 @@ class _States:
         self.keys: np.ndarray = task.keys[drawn("key", n, len(task.keys))]
         position = drawn("position", n, task.length - 2)
         noise = task.keys[drawn("noise", n * task.length, len(task.keys))].reshape(n, -1)
-        parts = [part for part in model.children() if part is not model.embed]
-        own = model._forward_hooks or model._forward_pre_hooks  # torch's, on the model itself
-        self._model, self._fast = model, not own and takes_fast_path(model, *parts)
+        self._model, self._fast = model, takes_fast_path(model, model.embed)
         layers = [f"blocks.{layer}.hook_resid_" for layer in range(model.cfg.n_layers)]
         kinds = ("post",) if model.cfg.attn_only else ("mid", "post")
         self.hooks = [f"{layers[0]}pre", *(layer + kind for layer in layers for kind in kinds)]

@@ -83,16 +83,16 @@ def _padded(
     model: HookedTransformer, prompts: list[list[int]], most: int
 ) -> tuple[Int64[Tensor, "n pos"], Int64[Tensor, " n"]]:
     """The prompts, padded with zeros on the right, and their lengths."""
-    lengths = torch.tensor([len(prompt) for prompt in prompts])
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device="cpu")
     if not lengths.all():
         raise ConfigError(f"prompt {int(lengths.argmin())} is empty; expected at least one token")
     longest, n_ctx = int(lengths.max()), model.cfg.n_ctx
     if (need := longest + most - 1) > n_ctx:
         text = f"prompts of up to {longest} tokens and {most} more take {need} positions"
         raise ConfigError(f"{text}; the model has {n_ctx}")
-    tokens = torch.zeros(len(prompts), longest, dtype=torch.int64)
-    tokens[torch.arange(longest) < lengths[:, None]] = torch.tensor(
-        [token for prompt in prompts for token in prompt]
+    tokens = torch.zeros(len(prompts), longest, dtype=torch.int64, device="cpu")
+    tokens[torch.arange(longest, device="cpu") < lengths[:, None]] = torch.tensor(
+        [token for prompt in prompts for token in prompt], device="cpu"
     )
     return token_rows(model, tokens), lengths.to(device(model))
 

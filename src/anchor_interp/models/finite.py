@@ -27,6 +27,16 @@ def check_finite(values: Numbers, what: str) -> Numbers:
     return values
 
 
+def rounding(logits: Tensor, dtype: torch.dtype) -> float:
+    """The share of the largest number by which two ways to the same logits may differ.
+
+    It is the root of the precision's epsilon. ``dtype`` is the one of the model's settings, in
+    which TransformerLens's LayerNorms round.
+    """
+    mixed = (logits.dtype, dtype) == (torch.float64, torch.float32)
+    return float(torch.finfo(torch.float32 if mixed else logits.dtype).eps ** 0.5)
+
+
 def check_answers(answers: Integer[np.ndarray, " ..."] | None, d_vocab: int) -> None:
     """Raise a ConfigError if answers are not among a model's ``d_vocab`` output tokens."""
     if answers is not None and not 0 <= answers.min() <= answers.max() < d_vocab:
@@ -44,13 +54,16 @@ def placed(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def check_weights(model: nn.Module) -> None:
-    """ConfigError at the first parameter on the device meta, or with a value that is not finite.
+    """ConfigError at the first tensor on the device meta, or with a value that is not finite.
 
     Logits do not always tell: TransformerLens takes attention that is NaN as 0.
     """
     for name, weight in placed(model):
-        if not isinstance(weight, nn.Parameter):  # a mask's buffer holds -inf
+        if weight.numel() and torch.stack(weight.aminmax()).isfinite().all():
             continue
-        if wrong := int((~torch.isfinite(weight)).sum()):
+        finite = torch.isfinite(weight)
+        if not isinstance(weight, nn.Parameter):
+            finite |= torch.isneginf(weight)  # as a mask's buffer holds it
+        if wrong := int((~finite).sum()):
             text = f"{name} holds {wrong:,} of {weight.numel():,} values that are not finite"
             raise ConfigError(f"{text}; restore the file, or take an earlier checkpoint (Run.at)")

@@ -8,11 +8,14 @@ on the last token). So :func:`fast_last_logits`
 * follows one query per head through the last layer and never forms keys and values: the scores
   ``q . (x W_K)`` are ``(q W_K^T) . x``, and ``sum_j a_j (x_j W_V)`` is ``(sum_j a_j x_j) W_V``.
 
-Logits and gradients agree with ``model(tokens)`` to float64 rounding. It fires no hooks, so
-:func:`last_logits` takes it only where no hook is attached.
+Logits and gradients agree with ``model(tokens)`` to float64 rounding. It fires no hooks and runs no
+code that a user put into the model: :func:`takes_fast_path` tells where it may be taken, and
+:func:`place_logits` takes the model's own forward pass elsewhere.
 """
 
-from typing import Any
+import copy
+import math
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,36 +23,32 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anchor_interp.models.finite import check_finite
+from anchor_interp.models.finite import check_finite, rounding
 from anchor_interp.models.linear import linear
+from anchor_interp.models.overrides import Snapshot, is_known, is_library_whole
 from anchor_interp.models.rows import Rows, model_rows
 from anchor_interp.models.transformer import (
     HookedTransformer,
     Inputs,
     PostLNTransformer,
+    are_hooked,
+    device,
     has_hooks,
-    reference_model,
+    place,
 )
 
 Block = Any
 """A TransformerLens block or LayerNorm, whose attributes its classes declare as abstract."""
-_ACTIVATIONS = ("relu", "gelu")
-_FREE = {
-    # read from the model itself
-    "n_layers", "n_heads", "d_model", "d_head", "d_mlp", "act_fn", "d_vocab", "d_vocab_out",
-    "n_ctx", "eps", "attn_scale", "dtype", "device",
-    # without influence on the function
-    "model_name", "n_params", "seed", "init_mode", "init_weights", "initializer_range",
-    "tokenizer_name", "default_prepend_bos", "tokenizer_prepends_bos", "n_devices",
-}  # fmt: skip
-"""Settings in which a HookedTransformerConfig may differ from those of this package's models."""
+_COMPARED = (3, 32)
+"""Rows, and positions of each at most, by which both paths are compared."""
 
 
 def last_logits(model: HookedTransformer, tokens: Inputs | Rows) -> Float[Tensor, "batch d_vocab"]:
     """Logits at the last position of sequences or token indices; of examples, at their answer's.
 
     Takes the fast path where it can, otherwise ``model(tokens)[:, -1]``: with hooks attached, with
-    padding masked, or for an architecture that the fast path does not implement.
+    padding masked, for an architecture that the fast path does not implement, or where a user
+    changed what runs.
 
     Raises:
         ConfigError: as :func:`anchor_interp.models.rows.model_rows`, or logits that are not finite.
@@ -60,20 +59,40 @@ def last_logits(model: HookedTransformer, tokens: Inputs | Rows) -> Float[Tensor
 
 def answer_logits(model: HookedTransformer, rows: Rows) -> Float[Tensor, "batch d_vocab"]:
     """:func:`last_logits` of checked rows."""
-    tokens, at = rows.tokens, rows.at
-    fast = rows.attention_mask is None and takes_fast_path(model)
-    if at is None:
-        return fast_last_logits(model, tokens) if fast else rows.through(model)[:, -1]
-    places = at + torch.arange(len(tokens), device=tokens.device) * tokens.shape[1]
-    if fast:
-        return fast_logits(model, tokens, places)
-    return rows.through(model).flatten(0, 1)[places]
+    tokens, places = rows.tokens, rows.at
+    if places is not None:
+        places = places + torch.arange(len(tokens), device=places.device) * tokens.shape[1]
+    if rows.attention_mask is None:
+        return place_logits(model, tokens, places)
+    logits = rows.through(model)
+    return logits[:, -1] if places is None else logits.flatten(0, 1)[places]
+
+
+def place_logits(
+    model: HookedTransformer,
+    tokens: Int[Tensor, "batch pos"],
+    places: Int[Tensor, " place"] | None = None,
+    *,
+    n_input_tokens: int | None = None,
+    fast: bool | None = None,
+) -> Float[Tensor, "place d_vocab"]:
+    """Logits at some positions, given as indices of the flattened tokens; at the last if None.
+
+    ``fast`` is what :func:`takes_fast_path` says, if it was asked before. Tokens of the fast path
+    are below ``n_input_tokens``.
+    """
+    if takes_fast_path(model) if fast is None else fast:
+        if places is None:
+            return fast_last_logits(model, tokens, n_input_tokens=n_input_tokens)
+        return fast_logits(model, tokens, places, n_input_tokens=n_input_tokens)
+    logits = cast(Tensor, model(tokens))
+    return logits[:, -1] if places is None else logits.flatten(0, 1)[places]
 
 
 def fast_last_logits(
     model: HookedTransformer, tokens: Int[Tensor, "batch pos"], *, n_input_tokens: int | None = None
 ) -> Float[Tensor, "batch d_vocab"]:
-    """The fast path of :func:`last_logits`, without checks; it fires no hooks."""
+    """The fast path at the last position, without checks; it fires no hooks."""
     block, x = _before_last_block(model, tokens, n_input_tokens)
     return unembed(model, _last_block(model, block, x))
 
@@ -85,7 +104,7 @@ def fast_logits(
     *,
     n_input_tokens: int | None = None,
 ) -> Float[Tensor, "place d_vocab"]:
-    """Logits at some positions, given as indices of the flattened tokens; without checks."""
+    """The fast path of :func:`place_logits`, without checks; it fires no hooks."""
     block, x = _before_last_block(model, tokens, n_input_tokens)
     z = attend(model, block, project_qkv(model, block, x))
     x, z = x.flatten(0, 1)[places], z.flatten(0, 1)[places]
@@ -126,24 +145,46 @@ def fast_logits_from(
     return unembed(model, _last_block(model, blocks[-1], x) if blocks else x[:, -1])
 
 
-def takes_fast_path(model: HookedTransformer, *parts: Block) -> bool:
-    """Whether this path computes what the model does: a known one, no hooks (in these parts)."""
-    return _is_supported(model) and not any(map(has_hooks, parts or (model,)))
+def takes_fast_path(model: HookedTransformer, watched: Block = None) -> bool:
+    """Whether this path computes what ``model(tokens)`` does; every caller asks here.
 
-
-def _is_supported(model: HookedTransformer) -> bool:
-    """Whether this path is known to implement every part and setting of the model."""
-    known = reference_model(type(model) is PostLNTransformer)
-    parts = {type(part) for part in known.modules()}
-    if any(type(part) not in parts or "forward" in vars(part) for part in model.modules()):
+    Each call looks for hooks, except those of the part ``watched``, and for overrides
+    (:mod:`anchor_interp.models.overrides`). A model's first call without hooks, and the first after
+    a change, also compares the logits of both paths on a few rows.
+    """
+    if not is_library_whole():
         return False
-    if getattr(getattr(model, "tokenizer", None), "padding_side", None) == "left":
-        return False  # TransformerLens then masks padding and counts positions after it
-    settings, reference = vars(model.cfg), vars(known.cfg)
-    return settings["act_fn"] in _ACTIVATIONS and all(
-        settings.get(name) == reference.get(name)
-        for name in (settings.keys() | reference.keys()) - _FREE
-    )
+    seen = Snapshot.of(model)
+    if seen is None:
+        if has_hooks(model) or not is_known(model):
+            return False
+        if (agrees := _agrees(model)) is None:
+            return True
+        seen = Snapshot(model, agrees=agrees)
+    return seen.agrees and not are_hooked(part for part in seen.parts if part is not watched)
+
+
+@torch.no_grad()
+def _agrees(model: HookedTransformer) -> bool | None:
+    """Whether both paths give the same logits, up to rounding; None if they cannot tell."""
+    n_rows, n_pos = _COMPARED[0], min(_COMPARED[1], model.cfg.n_ctx)
+    places = torch.arange(n_rows * n_pos, device=device(model))
+    rows = (places * 7919 % model.cfg.d_vocab).view(n_rows, n_pos)
+    with torch.autocast(rows.device.type, enabled=False):
+        try:
+            own = cast(Tensor, model(rows))
+        except RuntimeError:  # weights in another precision than the settings say
+            return None
+        every, last = fast_logits(model, rows, places), fast_last_logits(model, rows)
+    off = float(torch.cat([every - own.flatten(0, 1), last - own[:, -1]]).abs().amax())
+    largest = float(own.abs().amax())
+    if not math.isfinite(off + largest):
+        return None  # NaN hides what differs
+    if off <= rounding(own, model.cfg.dtype) * largest:
+        return True
+    # large weights amplify rounding: as far as the fast path itself is off, both may differ
+    exact = fast_logits(place(copy.deepcopy(model), "cpu").double(), rows.cpu(), places.cpu())
+    return off <= 10 * float((every.cpu() - exact).abs().amax())
 
 
 def _layer_norm(norm: Block, x: Tensor) -> Tensor:

@@ -92,13 +92,13 @@ def _generator(seed: int, name: str) -> torch.Generator:
 def _drawn(shape: torch.Size, init: InitConfig, generator: torch.Generator) -> Tensor:
     """Values of standard deviation 1, or uniform ones from -1 to 1."""
     if init.weights == "normal":
-        return torch.randn(shape, generator=generator, dtype=torch.float32)
+        return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
     return _uniform(shape, generator)
 
 
 def _uniform(shape: torch.Size, generator: torch.Generator) -> Tensor:
     """Values from -1 to 1."""
-    return 2 * torch.rand(shape, generator=generator, dtype=torch.float32) - 1
+    return 2 * torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu") - 1
 
 
 def _input_width(kind: str, model: ModelConfig) -> int:

@@ -172,7 +172,7 @@ def _cosines(
     n = matrix.shape[1]
     if n < 2:
         raise ConfigError(f"condensation compares neurons; the matrix has {n} column")
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(0), device="cpu")
     neurons = order[:MAX_NEURONS].sort().values
     columns = torch.nn.functional.normalize(exact(matrix[:, neurons.to(matrix.device)]), dim=0)
     return columns.mT @ columns, neurons

@@ -29,13 +29,14 @@ components: ``ActivationCache.decompose_resid`` and ``get_full_resid_decompositi
 
 import functools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError
@@ -103,9 +104,10 @@ class PostLNBlock(TransformerBlock):
         if not (self.cfg.use_split_qkv_input or self.cfg.use_attn_in):
             return resid_pre, resid_pre, resid_pre
         per_head = repeat_along_head_dimension(resid_pre, n_heads=self.cfg.n_heads)
-        if self.cfg.use_split_qkv_input:
-            query, key = self.hook_q_input(per_head), self.hook_k_input(per_head.clone())
-            return query, key, self.hook_v_input(per_head.clone())
+        if self.cfg.use_split_qkv_input:  # a copy each: what q's hook holds has q's gradient alone
+            hooks = (self.hook_q_input, self.hook_k_input, self.hook_v_input)
+            query, key, value = (hook(per_head.clone()) for hook in hooks)
+            return query, key, value
         per_head = self.hook_attn_in(per_head)
         return per_head, per_head, per_head
 
@@ -201,7 +203,8 @@ def empty_model(model: ModelConfig, *, dtype: torch.dtype = torch.float32) -> Ho
         dtype=dtype,
         seed=None,  # a seed here would reseed torch, numpy and random globally
     )
-    module = _built(cfg, post=post)
+    with torch.device("cpu"):
+        module = _built(cfg, post=post)
     parts: list[Any] = [] if model.bias else list(module.blocks.modules())
     for part in parts:  # zero buffers stay in the state dict, and no optimizer sees them
         for name in [name for name in _BIASES if name in part._parameters]:
@@ -244,7 +247,7 @@ def model_of_weights(
         # what the weights tell goes before what is given, and that before what is usual
         kind = "standard" if "pos_embed.W_pos" in weights else "alibi"
         usual = {"n_ctx": 1, "positional_embedding_type": kind}
-        looked_at = {"act_fn": "relu", "normalization_type": None}
+        looked_at = {"act_fn": "relu", "normalization_type": None, "attn_only": True}
         arguments = {**usual, **(settings or looked_at), **_shape_of(weights), **_LOADED}
         constants = (".mask", ".IGNORE")  # buffers, which other programs do not write
         whole = all("blocks.0.attn" + name in weights for name in constants)
@@ -272,12 +275,15 @@ def _shape_of(weights: Mapping[str, Tensor]) -> dict[str, Any]:
     shape = {
         "n_layers": 1 + max(int(n.split(".")[1]) for n in weights if "blocks." in n),
         "n_heads": n_heads, "d_model": d_model, "d_head": d_head,
-        "d_mlp": None if mlp is None else mlp.shape[1], "attn_only": mlp is None,
-        "gated_mlp": first + "mlp.W_gate" in weights,
         "n_key_value_heads": None if grouped is None else len(grouped),
         "d_vocab": len(weights["embed.W_E"]), "d_vocab_out": weights["unembed.W_U"].shape[1],
         "dtype": weights["embed.W_E"].dtype,
     }  # fmt: skip
+    if not any(n.startswith(first + "mlp.experts.") for n in weights):
+        shape |= {
+            "d_mlp": None if mlp is None else mlp.shape[1], "attn_only": mlp is None,
+            "gated_mlp": first + "mlp.W_gate" in weights,
+        }  # fmt: skip
     return shape if positions is None else shape | {"n_ctx": len(positions)}
 
 
@@ -320,13 +326,21 @@ def layout(model: HookedTransformer) -> Normalization:
 
 
 def has_hooks(model: HookedTransformer) -> bool:
-    """Whether any hook, TransformerLens's or torch's, is attached to the model."""
+    """Whether a hook, TransformerLens's or torch's, is attached to the model or to all modules."""
     if is_bridge(model):  # whose own parts hang on torch's hooks
-        return any(point.has_hooks() for point in model.hook_dict.values())
-    return any(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-        for module in model.modules()
-    )
+        return any(point.has_hooks() for point in model.hook_dict.values()) or are_hooked(())
+    return are_hooked(model.modules())
+
+
+def are_hooked(parts: Iterable[nn.Module]) -> bool:
+    """Whether a hook of torch is attached to one of these parts of a model or to all modules."""
+    of_all = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
+    backward = torch_module._global_backward_hooks or torch_module._global_backward_pre_hooks
+    return bool(of_all or backward) or any(
+        part._forward_hooks or part._forward_pre_hooks or part._backward_hooks
+        or part._backward_pre_hooks
+        for part in parts
+    )  # fmt: skip
 
 
 def device(model: HookedTransformer) -> torch.device:

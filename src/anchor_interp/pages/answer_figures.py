@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from anchor_interp.pages.style import PHASE_COLOURS, single
-from anchor_interp.runs.answer_map import EXCEPTION, NONE, RULE, SYMMETRIC, AnswerMap
+from anchor_interp.runs.answer_map import EXCEPTION, NONE, OTHER_ORDER, RULE, AnswerMap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _OWN = {
     RULE: PHASE_COLOURS["inferential"],
-    SYMMETRIC: PHASE_COLOURS["symmetric"],
+    OTHER_ORDER: PHASE_COLOURS["symmetric"],
     EXCEPTION: "#7B4F9D",
 }
 _BORROWED = ("#07B", "#FA8", "#C7A", "#880", "#B22", "#77C", "#E90", "#FE4", "#A52")
 _ANOTHER, _REST = "another function", {"another function": "#A9A9C9", NONE: "#88888830"}
-_WORDS = {RULE: "the rule", SYMMETRIC: "the target of the other order",
+_WORDS = {RULE: "the rule", OTHER_ORDER: "the target of the other order",
           EXCEPTION: "its exception", NONE: "no function holds"}  # fmt: skip
 
 

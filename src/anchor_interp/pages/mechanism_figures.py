@@ -16,10 +16,12 @@ from anchor_interp.pages.style import CHOSEN, INK, NEITHER, REFERENCE, panel
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from anchor_interp.analysis.circuits import Circuit, CircuitComparison
+    from anchor_interp.analysis.circuits import Circuit, CircuitCurve
     from anchor_interp.analysis.clusters import Clusters
     from anchor_interp.analysis.development import Development
+    from anchor_interp.analysis.edge_attribution import EdgeAttribution
     from anchor_interp.analysis.flow import InformationFlow
+    from anchor_interp.analysis.rivals import CircuitComparison
     from anchor_interp.analysis.routes import RouteScores
     from anchor_interp.analysis.similarity import Similarity
     from anchor_interp.interventions.patching import PatchResult
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
 
 
 _ROLE_NAMES = {"key": "key", "first": "a1", "second": "a2", "last": "last"}
+_READ = {
+    "q": (-0.3, "#E69F00"), "k": (-0.15, "#009E73"), "v": (0, "#0072B2"),
+    "MLP, logits": (0.12, "#999999"),
+}  # fmt: skip
+"""How a residual edge bends, and its colour, by what reads it."""
 _ROLE_COLOURS = {"key": "#F0E442", "first": "#56B4E9", "second": "#009E73", "last": "#CC79A7"}
 
 
@@ -176,7 +183,8 @@ def circuit_baselines(comparison: "CircuitComparison") -> "Figure":
     rivals = [*comparison.rollouts, *routes]
     names = [f"{name},\n{size} {comparison.parts}" for name, size in (
         ("pruned by effect", comparison.size), *((rival.name, rival.size) for rival in rivals),
-        ("random", comparison.size),
+        *[("all others" if comparison.all_others else "random", comparison.size)]
+        * bool(comparison.drawn),
     )]  # fmt: skip
     values = [comparison.faithfulness, *(rival.faithfulness for rival in rivals)]
     accuracy = [value.accuracy for value in values]
@@ -195,6 +203,60 @@ def circuit_baselines(comparison: "CircuitComparison") -> "Figure":
         axes.set(xlabel="faithfulness", ylim=(len(names) - 0.5, -0.5))
         style.legend_above(axes, columns=1)
         axes.grid(alpha=0.25, axis="x")
+    return figure
+
+
+def edge_curve(curve: "CircuitCurve") -> "Figure":
+    """Faithfulness of the circuits of the best n residual edges, beside random ones."""
+    with panel(4.0, 3.2) as (figure, axes):
+        for name, marker, ink in (("accuracy", "o", CHOSEN), ("logit_difference", "s", REFERENCE)):
+            random = getattr(curve, f"random_{name}")
+            known, label = ~np.isnan(random).all(1), name.replace("_", " ")
+            ends = np.nanmin(random[known], 1), np.nanmax(random[known], 1)
+            sizes = np.array(curve.sizes)
+            axes.plot(sizes, getattr(curve, name), marker=marker, color=ink, label=label)
+            axes.fill_between(sizes[known], *ends, color=ink, alpha=0.2, lw=0, label="random")
+        axes.axhline(1, color=INK, linewidth=0.8, linestyle=":")
+        axes.set(xlabel="residual edges", ylabel="faithfulness", xscale="log", ylim=(-0.55, 1.55))
+        style.plain_ticks(axes.xaxis)
+        axes.xaxis.set_major_formatter("{x:.0f}")
+        axes.grid(alpha=0.25)
+        style.legend_above(axes, columns=2)
+    return figure
+
+
+def edge_graph(attribution: "EdgeAttribution", circuit: "Circuit") -> "Figure":
+    """A circuit of residual edges, upwards; a line is wider the larger the size of its score."""
+    graph, scores = attribution.graph, np.abs(attribution.scores)
+    across = np.linspace(-1.5, 0.3, graph.n_heads) if graph.n_heads > 1 else np.array([-0.6])
+    top = (0.0, 2.0 * graph.n_layers + 1)
+    sent, read = {0: (0.0, 0.0)}, {len(scores) - 1: (*top, "MLP, logits")}
+    for layer, nodes in enumerate(graph.layers):
+        y, mlp = 2.0 * layer + 1, (1.0, 2.0 * layer + 1.8)
+        sent |= {nodes.heads.start + i: (x, y) for i, x in enumerate(across)}
+        for kind, slots in zip("qkv", nodes[:3], strict=True):
+            middles = across.reshape(slots.stop - slots.start, -1).mean(1)
+            read |= {slots.start + i: (x, y, kind) for i, x in enumerate(middles)}
+        if graph.n_mlps:
+            sent[nodes.mlp_out.start], read[nodes.mlp_in.start] = mlp, (*mlp, "MLP, logits")
+    with panel(4.0, 1.2 + 0.8 * graph.n_layers) as (figure, axes):
+        names = {"logits": top}
+        for receiver, sender in np.argwhere(circuit.edges).tolist():
+            x, y, kind = read[receiver]
+            bend, ink = _READ[kind]
+            width = 0.6 + 3 * scores[receiver, sender] / scores[circuit.edges].max()
+            line = {"arrowstyle": "-", "color": ink, "linewidth": width}
+            line["connectionstyle"] = f"arc3,rad={bend}"
+            axes.annotate("", (x, y), sent[sender], arrowprops=line)
+            names[graph.senders[sender]] = sent[sender]
+        box = {"boxstyle": "round", "facecolor": "white", "edgecolor": INK}
+        for name, (x, y) in names.items():
+            axes.text(x, y, name, ha="center", va="center", fontsize=9, bbox=box, zorder=5)
+        for kind, (_, ink) in _READ.items():
+            axes.plot([], [], color=ink, label=kind)
+        axes.set(xlim=(-1.9, 1.5), ylim=(-0.4, top[1] + 0.4))
+        axes.axis("off")
+        style.legend_below(figure, axes, columns=4)
     return figure
 
 

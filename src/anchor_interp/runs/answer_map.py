@@ -13,13 +13,13 @@ from jaxtyping import Float, Int64
 from anchor_interp._util.readable import Readable
 from anchor_interp.tasks.functions import Pair
 
-RULE, EXCEPTION, SYMMETRIC, NONE = "rule", "exception", "symmetric", "none"
+RULE, EXCEPTION, OTHER_ORDER, NONE = "rule", "exception", "other order", "none"
 """The composition, the function that replaces it, the target of the other order, and no function
 that the task knows."""
 _VERBS = {
     RULE: "follows the rule",
     EXCEPTION: "makes the exception",
-    SYMMETRIC: "answers as for the other order",
+    OTHER_ORDER: "answers as for the other order",
     NONE: "applies no function",
 }
 
@@ -48,9 +48,10 @@ class AnswerMap(Readable):
 
     pairs: tuple[Pair, ...]
     functions: tuple[str, ...]
-    """``rule``, ``exception`` (an overridden pair's own target), ``symmetric``, then the functions
-    of seen pairs, such as ``(2, 4): x - 7`` (pairs with the same function are named by the first),
-    and last ``none``."""
+    """``rule``, ``exception`` (an overridden pair's own target), ``other order`` (its target), then
+    the functions of seen pairs, such as ``(2, 4): x - 7`` (pairs with the same function are named
+    by the first), and last ``none``. Where a seen pair has the rule of an unseen one, which no
+    answer tells apart, the first is such as ``rule or (1, 4): x + 5``."""
     keys: Int64[np.ndarray, " key"]
     n: int
     """Sequences a cell."""
@@ -98,12 +99,15 @@ class AnswerMap(Readable):
 
     @property
     def mixture(self) -> dict[str, float]:
-        """Shares of the cells: the rule, the symmetric target, a borrowed function, and none.
+        """Shares of the cells: rule, the other order's target, none, and borrowed.
 
-        Borrowed is what is right for another pair, or an exception to the rule.
+        Borrowed is what is right for another pair, or an exception to the rule. Where no answer
+        tells that from the rule, it is ``rule or borrowed``.
         """
         cells = self.cells
-        own = {name: cells.get(name, 0.0) for name in (RULE, SYMMETRIC, NONE)}
+        own = {name: cells.get(name, 0.0) for name in (RULE, OTHER_ORDER, NONE)}
+        if self.functions[0] != RULE:
+            own["rule or borrowed"] = cells[self.functions[0]]
         return {**own, "borrowed": max(0.0, 1 - sum(own.values()))}
 
     @property
@@ -111,8 +115,10 @@ class AnswerMap(Readable):
         """The mixture in words: the rule, and what else holds in at least 5 % of the cells."""
         named, last = list[str](), ""
         for name, share in sorted(self.cells.items(), key=lambda cell: -cell[1]):
-            if name == RULE or share >= 0.05:
+            if name == self.functions[0] or share >= 0.05:
                 verb, what = _VERBS.get(name, "answers as for"), "" if name in _VERBS else name
+                if name.startswith(f"{RULE} or "):
+                    verb, what = f"{_VERBS[RULE]} or {verb}", name.removeprefix(f"{RULE} or ")
                 words = [*([verb] if verb != last else []), what.partition(":")[0], "on"]
                 percent = "over 99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
                 named.append(f"{' '.join(filter(None, words))} {percent}")

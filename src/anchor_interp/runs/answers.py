@@ -6,6 +6,7 @@ with one key at one position; its sequences differ in their noise tokens alone. 
 in a cell if it gives at least half of the model's answers there.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ from jaxtyping import Int64
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.runs.answer_map import EXCEPTION, NONE, RULE, SYMMETRIC, AnswerMap
+from anchor_interp.runs.answer_map import EXCEPTION, NONE, OTHER_ORDER, RULE, AnswerMap
 from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask, check_anchors
@@ -98,7 +99,11 @@ def _functions(
         table.append([*rows, *seen.values(), missing])
     values = np.array(table)
     used = [i for i in range(len(values[0])) if i in (0, len(values[0]) - 1) or _new(values, i)]
-    names = (RULE, EXCEPTION, SYMMETRIC, *seen, NONE)
+    alike = [task.alike(pair) for pair in pairs if pair in task.unseen]
+    also = [name for name, target in seen.items()
+            if any(np.array_equal(task.target(each, task.keys), target)
+                   for each in itertools.chain(*alike))]  # fmt: skip
+    names = (" or ".join([RULE, *also]), EXCEPTION, OTHER_ORDER, *seen, NONE)
     return tuple(names[i] for i in used), values[:, used]
 
 

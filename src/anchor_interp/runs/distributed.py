@@ -17,7 +17,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from anchor_interp._util.limits import launched
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.loop import TrainState
 
+Rows = TypeVar("Rows", npt.NDArray[np.int64], Tensor)
 _DONE, _FAILED = "done", "failed"  # what process 0 tells instead of a state
 
 
@@ -42,7 +43,7 @@ class Processes:
     size: int = 1
     """How many there are."""
 
-    def own(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def own(self, rows: Rows) -> Rows:
         """This process's share of a step's rows."""
         return rows[self.rank :: self.size]
 

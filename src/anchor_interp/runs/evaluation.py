@@ -6,8 +6,11 @@ each ordered pair with training keys and ``n`` with test keys (complexity-contro
 B).
 
 * **train** accuracy is on the run's own training sequences, noise included;
-* **ID** accuracy is the mean over the seen pairs, with test keys;
-* **OOD** accuracy is the mean over the unseen pairs, with training and test keys;
+* **ID** accuracy is the mean over the seen pairs, with test keys. If the training sequences given
+  have test keys, it is of keys and positions that they lack, or else of other noise;
+* **OOD** accuracy is the mean over the unseen pairs, with training and test keys. It counts the
+  keys at which the rule differs from what seen pairs like it (``AnchorTask.alike``) were trained
+  on, and the pairs that have such keys, if there are any;
 * **symmetric** accuracy is the share of unseen sequences answered with the target of the other
   order (this and OOD count the keys at which the two answers differ: in the presets, all);
 * **commutativity** is the share of predictions on unseen pairs that stay the same when the two
@@ -16,13 +19,14 @@ B).
   composition: where the functions commute, so do right answers. No phase depends on it.
 """
 
+import logging
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
@@ -36,12 +40,12 @@ from anchor_interp.runs.scoring import score_split
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.counterfactuals import replace_keys, swap_anchors
-from anchor_interp.tasks.examples import Dataset, SplitRole
+from anchor_interp.tasks.examples import Dataset, Examples, SplitRole
 from anchor_interp.tasks.functions import Keys, Pair
-from anchor_interp.tasks.sequences import Sequences, draw
+from anchor_interp.tasks.sequences import Sequences, anchor_pairs, draw
 from anchor_interp.tasks.task import Task, anchored
 
-Training = Sequences | Dataset | None
+Training = Sequences | Dataset | Examples | None
 """The sequences that a model was trained on, if they are known."""
 EVALUATION_SEED = 0
 """Every model is judged on the same sequences unless asked otherwise."""
@@ -50,6 +54,7 @@ _MAX_SEQUENCES = 1_000_000  # per pair and kind of key
 _LEAST_WRONG = 20  # answers, to say whether they commute
 _MOST_TRAINING = 10_000
 _BATCH = 4096
+_LOGGER = logging.getLogger(__name__)
 
 
 def evaluate(
@@ -69,14 +74,15 @@ def evaluate(
             that the task brings.
         n: sequences per ordered pair and kind of key, or examples per split, 1 to 1,000,000.
         training: the run's own training sequences, of which 10,000 count, or n without anchors
-            (``Run.evaluate`` passes them). Without them ``train_accuracy`` is None, and a model
-            that memorized its sequences cannot be told from an undertrained one.
+            (``Run.evaluate`` passes them). Without them ``train_accuracy`` is None, a model that
+            memorized its sequences cannot be told from an undertrained one, and that the test data
+            are new to it is taken on trust.
         initial: the model at initialisation, for the reference of the complexity.
         steps: optimizer updates of the checkpoint, to be recorded.
 
     Raises:
-        ConfigError: n is out of range, the model is too small for the task, or its logits or
-            weights are not finite.
+        ConfigError: n is out of range, the model is too small for the task, its logits or weights
+            are not finite, or ``training`` has rows of unseen pairs.
     """
     checked(task, Task, "task")
     checked(initial, Network | None, "initial")
@@ -144,6 +150,7 @@ def _of_pairs(
     pairs = tuple(PairAccuracy(pair, task.role(pair), *shares(pair)) for pair in task.pairs)
     answered = [_unseen_answers(model, task, pair, n, seed) for pair in task.unseen]
     unseen = tuple(answers for answers, _ in answered)
+    telling = [answers for answers in unseen if not answers.cannot_tell]
     wrong = np.concatenate([np.empty(0), *(stays for _, stays in answered)])
     seen_pairs = [entry for entry in pairs if entry.role != "unseen"]
     unseen_pairs = [entry for entry in pairs if entry.role == "unseen"]
@@ -153,10 +160,13 @@ def _of_pairs(
         unseen_train_keys=_mean(entry.train_keys for entry in unseen_pairs),
         unseen_test_keys=_mean(entry.test_keys for entry in unseen_pairs),
     )
+    new: float | None = cells.seen_test_keys
+    if training is not None and (held := trained_cells(task, training)) is not None:
+        new = _untrained_accuracy(model, task, n, seed, training, held)
     return {
         "train_accuracy": None if training is None else training_accuracy(model, training),
-        "id_accuracy": cells.seen_test_keys,
-        "ood_accuracy": _mean(answers.inferential for answers in unseen),
+        "id_accuracy": new,
+        "ood_accuracy": _mean(each.inferential for each in telling or unseen),
         "symmetric_accuracy": _mean(answers.symmetric for answers in unseen),
         "commutativity": _mean(answers.commutativity for answers in unseen),
         "key_dependence": _mean(answers.key_dependence for answers in unseen),
@@ -191,11 +201,14 @@ def training_accuracy(model: HookedTransformer, training: Dataset) -> float:
 
 
 def own_training(task: Task, training: Training) -> Dataset | None:
-    """The training sequences as examples; ConfigError if they are not of this task."""
+    """The training sequences as examples; ConfigError if they are not of this task.
+
+    They may hold no unseen pair of an anchor task, wherever it stands in a row.
+    """
     checked(training, Training, "training")
     if training is None:
         return None
-    examples = training.dataset() if isinstance(training, Sequences) else training
+    examples = training if isinstance(training, Dataset) else training.dataset()
     read = examples.lengths - 1
     shortest, longest = read.min(initial=task.length), read.max(initial=0)
     if not len(read) or longest > task.length or (task.answers_last and shortest < task.length):
@@ -203,7 +216,72 @@ def own_training(task: Task, training: Training) -> Dataset | None:
             f"training holds sequences of shape {(len(read), int(longest))}, of {shortest} to "
             f"{longest} tokens before the answer; expected at least one, of length {task.length}"
         )
+    if task.anchored is not None and task.anchored.unseen:
+        pairs = anchor_pairs(task.anchored, examples.tokens[:, : task.length])
+        rows, places = np.isin(pairs, task.anchored.indices(task.anchored.unseen)).nonzero()
+        if len(rows):
+            held = f"{len(np.unique(rows)):,} of {len(read):,} rows of unseen pairs"
+            raise ConfigError(
+                f"training holds {held}, such as {task.anchored.pairs[pairs[rows[0], places[0]]]}; "
+                "give only what the model was trained on, or take these pairs out of task.unseen"
+            )
     return examples
+
+
+def trained_cells(
+    task: AnchorTask, training: Dataset
+) -> Bool[np.ndarray, "pair key position"] | None:
+    """Which pairs, keys and positions a training set holds; None if none of its keys is a test key.
+
+    A warning says how many rows have test keys.
+    """
+    tokens = training.tokens[:, : task.length]
+    pairs = anchor_pairs(task, tokens)[:, 1:]  # with the key before them
+    row, position = ((pairs >= 0) & np.isin(tokens[:, :-2], task.keys)).nonzero()
+    key = tokens[row, position] - task.key_min
+    tested = task.on_side("test", np.arange(task.length))[position, key]
+    if not tested.any():
+        return None
+    _LOGGER.warning(
+        "%s of %s training rows have keys and positions that the split by key and position keeps "
+        "for testing: ID accuracy is of what training lacks",
+        *(f"{n:,}" for n in (len(np.unique(row[tested])), len(tokens))),
+    )
+    held = np.zeros((len(task.pairs), len(task.keys), task.length - 2), bool)
+    held[pairs[row, position], key, position] = True
+    return held
+
+
+def is_trained(
+    task: AnchorTask, sequences: Sequences, held: Bool[np.ndarray, "pair key position"]
+) -> Bool[np.ndarray, " n"]:
+    """Whether the pair, key and position of each sequence are among those that training holds."""
+    found: np.ndarray = held[sequences.pair, sequences.key - task.key_min, sequences.position]
+    return found
+
+
+def _untrained_accuracy(
+    model: HookedTransformer,
+    task: AnchorTask,
+    n: int,
+    seed: int,
+    training: Dataset,
+    held: Bool[np.ndarray, "pair key position"],
+) -> float | None:
+    """Mean accuracy over the seen pairs on sequences that training does not hold; None without any.
+
+    They have pairs, keys and positions that training lacks; if it has all, only other noise.
+    """
+    drawn = {pair: _draw(task, pair, n, seed) for pair in task.seen}
+    parts = [part for both in drawn.values() for part in both]
+    new = [~is_trained(task, part, held) for part in parts]
+    if not any(each.any() for each in new):
+        rows = {row.tobytes() for row in training.tokens[:, : task.length].astype(np.uint8)}
+        new = [np.array([row.tobytes() not in rows for row in part.tokens]) for part in parts]
+    right = [predict(model, part) == part.targets for part in parts]
+    by_pair = [np.concatenate([a[b] for a, b in zip(right[i : i + 2], new[i : i + 2], strict=True)])
+               for i in range(0, len(parts), 2)]  # fmt: skip
+    return _mean(float(each.mean()) for each in by_pair if len(each))
 
 
 def _draw(task: AnchorTask, pair: Pair, n: int, seed: int) -> list[Sequences]:
@@ -225,16 +303,18 @@ def _unseen_answers(
     differ = np.ones_like(keys, dtype=bool) if mirrored is None else mirrored != composed
     if not differ.any():  # the two answers coincide at every key that was drawn
         mirrored, differ = None, ~differ
+    tells = differ & task.tells(pair, keys)
     stays = (answer == swapped)[answer != composed] if pair[0] != pair[1] else np.empty(0, bool)
     values, counts = np.unique(answer - keys, return_counts=True)
     ranked = sorted(zip(counts, values, strict=True), key=lambda item: (-item[0], item[1]))
     answers = UnseenAnswers(
         pair=pair,
-        inferential=float((answer == composed)[differ].mean()),
+        inferential=float((answer == composed)[tells if tells.any() else differ].mean()),
         symmetric=None if mirrored is None else float((answer == mirrored)[differ].mean()),
         commutativity=None if pair[0] == pair[1] else float((answer == swapped).mean()),
         key_dependence=float((answer != other).mean()),
         as_other_order=mirrored is None and (pair[1], pair[0]) in task.seen,
+        as_seen=() if tells.any() else task.alike(pair),
         offsets={f"{value:+d}": float(count / len(keys)) for count, value in ranked},
     )
     return answers, stays

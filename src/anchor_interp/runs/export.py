@@ -81,7 +81,8 @@ def save_transformer(model: HookedTransformer, path: str | Path) -> Path:
     """Write any HookedTransformer's weights and its configuration as one file; replaces a file.
 
     Raises:
-        ConfigError: the model is not a HookedTransformer, or a weight is not finite.
+        ConfigError: the model is not a HookedTransformer, a weight is not finite, or
+            :func:`load_transformer` could not open the file.
         StoreError: the file cannot be written.
     """
     check_model(model)
@@ -94,7 +95,10 @@ def save_transformer(model: HookedTransformer, path: str | Path) -> Path:
     state = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
     state = {name: value.contiguous() for name, value in state.items()}
     arguments = to_dict(vars(model.cfg))
-    plain = {n: v for n, v in arguments.items() if isinstance(v, bool | int | float | str | None)}
+    kinds = bool | int | float | str | list[Any] | None
+    plain = {name: value for name, value in arguments.items() if isinstance(value, kinds)}
+    with raising(ConfigError, "load_transformer could not open it: ", "; save its state_dict"):
+        model_of_weights(state, plain)
     path = checked_path(path, "path")
     write_output(path, save(state, {_CONFIG: json.dumps(plain)}))
     return path
@@ -165,7 +169,10 @@ def filled(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Network:
-    """A network with these parameters; StoreError if those at ``where`` do not fit or are NaN."""
+    """A network with these parameters; StoreError if those at ``where`` do not fit or are NaN.
+
+    Buffers may be missing; those of the same shape, such as zero biases, are taken over.
+    """
     network = empty_network(config, dtype=dtype)
     parameters = dict(network.named_parameters())
     unknown = weights.keys() - network.state_dict().keys()
@@ -177,6 +184,9 @@ def filled(
             what = f"has shape {given}; the configured model has {expected}"
             raise StoreError(f"{where}: the weight {name!r} {what}")
         parameter.data.copy_(weights[name])
+    for name, buffer in network.named_buffers():
+        if name in weights and weights[name].shape == buffer.shape:
+            buffer.copy_(weights[name])
     with raising(StoreError, f"{where}: "):
         check_weights(network)
     return network

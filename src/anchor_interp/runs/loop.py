@@ -6,7 +6,9 @@ continues from its tensors ends in the same weights bit for bit (same machine, t
 """
 
 import contextlib
+import dataclasses
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -19,11 +21,15 @@ from anchor_interp._util.errors import DivergedError, StoreError
 from anchor_interp.models.networks import build_network
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, TrainConfig
+from anchor_interp.runs.cuda_graph import CudaGraph
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of one forward pass on the training device, and what is to be predicted."""
+    """Sequences of one forward pass on the training device, and what is to be predicted.
+
+    A step that has one, of this class itself, has the same shapes at every step.
+    """
 
     tokens: Int[Tensor, "batch pos"]
     """What the model reads."""
@@ -78,14 +84,20 @@ class TrainState:
         self.model, self.config, self.step = model, config, step
         self.add_up: AddUp | None = None
         """Set where several processes train together (:mod:`anchor_interp.runs.distributed`)."""
+        self.graphs: defaultdict[tuple[Objective, float], CudaGraph] = defaultdict(CudaGraph)
+        """The recorded update of an objective with a weight decay."""
+        on_gpu = self.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(
             model.parameters(),
-            lr=config.lr,
+            lr=torch.tensor(config.lr, device=self.device) if on_gpu else config.lr,
             betas=(config.beta1, config.beta2),
             eps=config.eps,
             weight_decay=config.weight_decay,
-            fused=next(model.parameters()).device.type in ("cpu", "cuda"),
+            fused=self.device.type in ("cpu", "cuda"),
+            capturable=on_gpu,
         )
+        # the first updates are not recorded, on purpose
+        vars(self.optimizer)["_warned_capturable_if_run_uncaptured"] = True
 
     @classmethod
     def fresh(cls, config: RunConfig, device: torch.device) -> "TrainState":
@@ -116,10 +128,20 @@ class TrainState:
         for name, parameter in self.model.named_parameters():
             for field in ("step", "exp_avg", "exp_avg_sq"):
                 shape = torch.Size() if field == "step" else parameter.shape
-                moment = tensors.get(f"{name}/{field}", torch.empty(0))
+                moment = tensors.get(f"{name}/{field}", torch.empty(0, device="cpu"))
                 if moment.shape != shape or not torch.isfinite(moment).all():
                     raise StoreError(f"the optimizer state {name}/{field} is damaged or missing")
                 self.optimizer.state[parameter][field] = moment.to(parameter.device).clone()
+        self.graphs.clear()
+
+    def set_rates(self, lr: float, weight_decay: float) -> None:
+        """Set what the next update takes; a GPU reads the learning rate from its memory."""
+        for group in self.optimizer.param_groups:
+            group["weight_decay"] = weight_decay
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(lr)
+            else:
+                group["lr"] = lr
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
@@ -138,14 +160,32 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 
 def train_step(state: TrainState, objective: Objective) -> StepEvent:
     """Do one optimizer update; the tensors of the event stay on the device."""
+    lr, (_, weight_decay) = learning_rate(state.config, state.step), state.config.rates(state.step)
+    state.set_rates(lr, weight_decay)
+    parts = objective.parts(state.step)
+    if type(batch := parts[0]) is Batch and state.add_up is None:
+
+        def work(tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+            part = dataclasses.replace(batch, tokens=tokens, targets=targets)
+            return _update(state, objective, [part])
+
+        graph = state.graphs[objective, weight_decay]
+        loss, norm = graph(work, batch.tokens, batch.targets)
+    else:
+        loss, norm = _update(state, objective, parts)
+    state.step += 1
+    return StepEvent(state.step, loss, norm, lr)
+
+
+def _update(
+    state: TrainState, objective: Objective, parts: Sequence[Any]
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Change the weights; the loss before, and the norm of its gradient before clipping."""
     config = state.config
-    lr = learning_rate(config, state.step)
-    for group in state.optimizer.param_groups:
-        group["lr"], group["weight_decay"] = lr, config.rates(state.step)[1]
     state.optimizer.zero_grad(set_to_none=True)
     losses = []
     with float32_products(config):
-        for part in objective.parts(state.step):
+        for part in parts:
             with autocast(config, state.device):
                 loss = objective.loss(state.model, part)
             torch.autograd.backward(loss)  # adds to the gradients of the parts before
@@ -155,8 +195,7 @@ def train_step(state: TrainState, objective: Objective) -> StepEvent:
         loss = state.add_up(state.model, loss)
     norm = nn.utils.clip_grad_norm_(state.model.parameters(), config.clip or math.inf)
     state.optimizer.step()
-    state.step += 1
-    return StepEvent(state.step, loss, norm.detach(), lr)
+    return loss, norm.detach()
 
 
 OnEvent = Callable[[TrainState, StepEvent], None]

@@ -13,7 +13,7 @@ about as long as it computes one.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,20 +23,69 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from anchor_interp.models.finite import at_least_float32
-from anchor_interp.models.forward import fast_last_logits, fast_logits
+from anchor_interp.models.forward import place_logits, takes_fast_path
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, most_positions
 from anchor_interp.runs.distributed import ALONE, Processes
 from anchor_interp.runs.loop import Batch, MaskedBatch, Objective
 from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.examples import Dataset
-from anchor_interp.tasks.hashing import batch_indices, random_bits
+from anchor_interp.tasks.hashing import (
+    GOLDEN,
+    MIX1,
+    MIX2,
+    batch_indices,
+    epoch_key,
+    epoch_keys,
+    epoch_parts,
+    random_bits,
+)
 
 _LOGGER = logging.getLogger(__name__)
 WINDOW = 16
 """Batches that are sorted by length together."""
 IGNORED = -100
 """The target of a place that does not count."""
+
+
+class EpochOrders:
+    """:func:`anchor_interp.tasks.hashing.epoch_order` on a device, where a GPU makes it."""
+
+    def __init__(self, n: int, seed: int, device: torch.device) -> None:
+        self._n, self._seed, self._device = n, seed, device
+        self._orders: dict[int, Int64[Tensor, " n"]] = {}
+
+    def rows(self, start: int, stop: int) -> Int64[Tensor, " row"]:
+        """The training sequences from ``start`` to ``stop`` of all epochs, one after another."""
+        parts = epoch_parts(start, stop, self._n)
+        used = {e: self._orders[e] if e in self._orders else self._order(e) for e, _ in parts}
+        self._orders = used  # forget past epochs
+        return torch.cat([used[epoch][part] for epoch, part in parts])
+
+    def _order(self, epoch: int) -> Int64[Tensor, " n"]:
+        if self._device.type == "cuda":
+            return epoch_order_on(self._device, self._n, epoch, seed=self._seed)
+        order = np.argsort(epoch_keys(self._n, epoch, seed=self._seed))
+        return torch.from_numpy(order).to(self._device)
+
+
+def epoch_order_on(device: torch.device, n: int, epoch: int, *, seed: int) -> Int64[Tensor, " n"]:
+    """:func:`anchor_interp.tasks.hashing.epoch_order`, hashed and sorted on a device.
+
+    Tensors are signed. Their products and sums wrap around like unsigned ones; a shift to the right
+    drags the sign along, which is cut off; flipping the largest bit orders them as unsigned ones.
+    """
+
+    def shifted(z: Tensor, by: int) -> Tensor:
+        return (z >> by) & ((1 << 64 - by) - 1)
+
+    constants = epoch_key(epoch, seed=seed), GOLDEN, MIX1, MIX2
+    key, golden, mix1, mix2 = (int(number.astype(np.int64)) for number in constants)
+    z = torch.arange(1, n + 1, device=device) * golden + key
+    z = (z ^ shifted(z, 30)) * mix1
+    z = (z ^ shifted(z, 27)) * mix2
+    z = z ^ shifted(z, 31)
+    return (z ^ torch.iinfo(torch.int64).min).argsort()
 
 
 def draw_training(config: RunConfig) -> Dataset:
@@ -72,6 +121,13 @@ class _OnTraining(Objective):
     training: Dataset
     device: torch.device
     processes: Processes = ALONE
+    _seen: tuple[Any, bool] = field(default=(None, False), init=False)
+
+    def _is_fast(self, module: HookedTransformer) -> bool:
+        """Whether it takes the fast path, asked once: training changes nothing but weights."""
+        if self._seen[0] is not module:
+            self._seen = module, takes_fast_path(module)
+        return self._seen[1]
 
 
 @dataclass(eq=False, repr=False)
@@ -83,20 +139,20 @@ class LastObjective(_OnTraining):
         self._tokens, self._targets = (
             torch.from_numpy(np.ascontiguousarray(array)).to(self.device) for array in arrays
         )
+        self._orders = EpochOrders(len(self.training), self.config.seed, self.device)
         self._n_input_tokens = self.config.task.n_input_tokens
 
     def parts(self, step: int) -> Sequence[Batch]:
         """The training sequences of a step, or this process's share of them, whole."""
-        size, seed = self.config.train.batch_size, self.config.seed
-        order = self.processes.own(batch_indices(step, size, len(self._tokens), seed=seed))
-        rows = torch.from_numpy(order).to(self._tokens.device)
-        share = len(order) / size
+        size = self.config.train.batch_size
+        rows = self.processes.own(self._orders.rows(step * size, (step + 1) * size))
+        share = len(rows) / size
         return (Batch(self._tokens[rows].long(), self._targets[rows].long(), share),)
 
     def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
         """See :func:`answer_loss`."""
-        n_tokens = self._n_input_tokens
-        loss = answer_loss(module, batch.tokens, batch.targets, n_input_tokens=n_tokens)
+        n_tokens, fast = self._n_input_tokens, self._is_fast(module)
+        loss = answer_loss(module, batch.tokens, batch.targets, n_input_tokens=n_tokens, fast=fast)
         return loss if batch.share == 1 else batch.share * loss
 
 
@@ -136,8 +192,10 @@ class MaskedObjective(_OnTraining):
 
     def loss(self, module: HookedTransformer, batch: MaskedBatch) -> Float[Tensor, ""]:
         """Sum over the part's masked tokens / number of masked tokens of an average batch."""
-        n_tokens = self._n_input_tokens
-        logits = fast_logits(module, batch.tokens, batch.places, n_input_tokens=n_tokens)
+        n_tokens, fast = self._n_input_tokens, self._is_fast(module)
+        logits = place_logits(
+            module, batch.tokens, batch.places, n_input_tokens=n_tokens, fast=fast
+        )
         return batch.share * _cross_entropy(logits, batch.targets)
 
 
@@ -178,9 +236,10 @@ def answer_loss(
     targets: Int[Tensor, " batch"],
     *,
     n_input_tokens: int,
+    fast: bool,
 ) -> Float[Tensor, ""]:
     """Mean cross-entropy at the last position, in nats (both papers); tokens < n_input_tokens."""
-    logits = fast_last_logits(module, tokens, n_input_tokens=n_input_tokens)
+    logits = place_logits(module, tokens, n_input_tokens=n_input_tokens, fast=fast)
     return _cross_entropy(logits, targets)
 
 

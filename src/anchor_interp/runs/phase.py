@@ -12,7 +12,7 @@ phase            rule
 ``inferential``   OOD accuracy (the composed answer) >= 0.5; half of the way from chance to 1 on
                   a task where a guess is right with some chance (0.75 if that is 0.5). ``other``
                   where a shortcut of the task is as good, or every unseen pair has the answers
-                  of its other order, which was trained: it could be what the model uses
+                  of a seen pair, such as its other order: it could be what the model uses
 ``symmetric``     a task with a symmetric target: that answer on >= 0.5 of the unseen sequences;
                   a task without: commutativity >= 0.7 and predictions that depend on the key
 ``composite``     commutativity < 0.7: each ordered pair is a mapping of its own
@@ -103,6 +103,15 @@ class UnseenAnswers:
     """Share of each value of answer minus key, largest share first."""
     as_other_order: bool = False
     """Whether the other order was trained on the same answers, which a shortcut gives as well."""
+    as_seen: tuple[Pair, ...] = ()
+    """All seen pairs that were: a model that reads the pair as one of them gives them as well.
+    Together they have the same answers at every key that was drawn, each at half of the keys."""
+
+    @property
+    def cannot_tell(self) -> tuple[Pair, ...]:
+        """The seen pairs from which nothing tells the rule."""
+        first, second = self.pair
+        return self.as_seen or ((second, first),) * self.as_other_order
 
 
 @dataclass(frozen=True)
@@ -184,10 +193,12 @@ class Evaluation(Readable):
     train_accuracy: float | None
     """Accuracy on the run's own training sequences; None without them."""
     id_accuracy: float | None
-    """Seen pairs, test keys; the ID splits of a task without anchors, None if it has none."""
+    """Seen pairs, test keys (what training lacks if it has test keys; None if it lacks nothing);
+    the ID splits of a task without anchors, None if it has none."""
     ood_accuracy: float | None
-    """Unseen pairs, all keys, composed answer; None if every pair is seen. The mean over the OOD
-    splits of a task without anchors, None if it has none."""
+    """Unseen pairs, all keys, composed answer; None if every pair is seen. Pairs whose answers a
+    seen pair has count only if all are such. The mean over the OOD splits of a task without
+    anchors, None if it has none."""
     symmetric_accuracy: float | None
     """Unseen pairs answered with the other order's target; None if the task has none."""
     commutativity: float | None
@@ -306,6 +317,9 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
         known = f"ID {e.id_accuracy:.2f}"
     if inferred:
         return _inferential_or_shortcut(e, least, known)
+    if e.id_accuracy is None and e.cells.seen_test_keys is not None:
+        held = "training holds every sequence of the seen pairs"
+        return Decision("other", f"{known}; {held}, so nothing tells memorizing")
     if e.ood_accuracy is not None and e.splits:
         below = f"OOD {e.ood_accuracy:.2f} < {least:g}"
         return Decision("other", f"{known}, {below}; the task has no anchors")
@@ -322,11 +336,12 @@ def _inferential_or_shortcut(e: Evaluation, least: float, known: str) -> Decisio
         if share >= least:
             shortcut = f'the shortcut "{name}" has {share:.2f} >= {least:g}'
             return Decision("other", f"{known}, but {shortcut}; nothing tells it from inference")
-    if e.unseen and all(pair.as_other_order for pair in e.unseen):
-        shortcut = "every unseen pair has the answers of its other order"
-        return Decision(
-            "other", f"{known}, but {shortcut}; nothing tells inference from the shortcut"
+    if e.unseen and all(one.cannot_tell for one in e.unseen):
+        one, nothing = e.unseen[0], "nothing tells inference from the shortcut"
+        alike = (
+            f"every unseen pair has the answers of a seen one, {one.pair} of {one.cannot_tell[0]}"
         )
+        return Decision("other", f"{known}, but {alike}; {nothing}")
     return Decision("inferential", f"{known} >= {least:g}")
 
 

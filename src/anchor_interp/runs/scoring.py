@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int64
 
 from anchor_interp.models.decoding import generate
 from anchor_interp.models.finite import at_least_float32, check_finite
-from anchor_interp.models.forward import fast_logits, takes_fast_path
+from anchor_interp.models.forward import place_logits
 from anchor_interp.models.networks import Network
 from anchor_interp.models.transformer import HookedTransformer, device
 from anchor_interp.runs.config import most_positions
@@ -120,13 +120,10 @@ def token_scores(
     model: HookedTransformer, examples: Dataset
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
     """The share of right tokens and the mean loss, over the tokens to predict of each example."""
-    means, fast = np.empty((2, len(examples))), takes_fast_path(model)
+    means = np.empty((2, len(examples)))
     for rows, part in _parts(examples, model.cfg.d_vocab):
         batch = masked_batch(part, model.cfg.n_ctx, device(model))
-        if fast:
-            logits = fast_logits(model, batch.tokens, batch.places)
-        else:
-            logits = model(batch.tokens).flatten(0, 1)[batch.places]
+        logits = place_logits(model, batch.tokens, batch.places)
         logits = at_least_float32(check_finite(logits, "the model's logits"))
         right = (logits.argmax(-1) == batch.targets).double()
         losses = F.cross_entropy(logits, batch.targets, reduction="none", ignore_index=IGNORED)

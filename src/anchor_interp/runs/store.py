@@ -63,7 +63,8 @@ class RunFolder:
         root = self.path / "checkpoints"
         with raising(StoreError, f"cannot read {root}: ", of=OSError):
             names = os.listdir(root) if files.is_there(root) else []
-        return sorted(int(name) for name in names if name.isdecimal())
+        steps = {int(name) for name in names if name.isdecimal()}
+        return sorted(step for step in steps if self.checkpoint(step).name in names)
 
     def metrics(self) -> list[Row]:
         """The lines of ``metrics.jsonl``, without a last line that a kill cut off."""

@@ -9,8 +9,8 @@ its margin, from 600 on for the symmetric recipes and from 200 on for the others
 shows what a phase looks like, not how often a recipe leads there: counts and tests need all seeds
 (``docs/evidence/recipes.md`` has ten of every recipe).
 
-``experiments/zoo.py`` makes them. The weights are rounded to float16, and ``result.json`` evaluates
-the rounded ones; ``provenance.json`` has the SHA-256 of the float32 weights.
+``experiments/evidence/zoo.py`` makes them. The weights are rounded to float16, and ``result.json``
+evaluates the rounded ones; ``provenance.json`` has the SHA-256 of the float32 weights.
 """
 
 from pathlib import Path

@@ -25,6 +25,7 @@ from anchor_interp.sweeps.cells import (
     make_mark,
 )
 from anchor_interp.sweeps.columns import NUMERIC, kind_of
+from anchor_interp.sweeps.compared import distinct_runs
 from anchor_interp.sweeps.diagram_layout import Layout, choose_layout, slots_of
 from anchor_interp.sweeps.settings import (
     ANCHORS,
@@ -140,7 +141,8 @@ def phase_diagrams(
     """The diagrams of a sweep's table (:mod:`anchor_interp.sweeps.folder`).
 
     Args:
-        rows: one run each.
+        rows: one run each; a run's rows count once
+            (:func:`anchor_interp.sweeps.compared.distinct_runs`).
         x: the setting of the horizontal axis; by default the first of
             :data:`anchor_interp.sweeps.settings.PREFERRED` that varies, else another that does.
         y: the setting of the vertical axis; by default as for ``x``.
@@ -154,6 +156,7 @@ def phase_diagrams(
             than :data:`anchor_interp.sweeps.diagram_layout.MAX_DIAGRAMS` diagrams are needed.
     """
     kept, conditions = rows_where(rows, where or {})
+    left_out, kept = len(rows) - len(kept), distinct_runs(kept)
     states = Counter(str(row.get("status")) for row in kept)
     if not states["done"]:
         counts = ", ".join(f"{n} {status}" for status, n in states.items()) or "no runs"
@@ -173,7 +176,7 @@ def phase_diagrams(
         where=conditions,
         best_over=layout.n_choices(kept),
         follows={name: values_of(kept, name) for name in layout.following},
-        left_out=len(rows) - len(kept),
+        left_out=left_out,
         maps=further,
         anchors={str(row["task"]): str(row[ANCHORS]) for row in kept if row.get(ANCHORS)},
     )

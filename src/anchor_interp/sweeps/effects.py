@@ -18,27 +18,26 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy.stats import norm, rankdata, t
 
-from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked, shown
+from anchor_interp._util.rounding import ROUNDING, as_large
+from anchor_interp._util.schema import checked
 from anchor_interp.analysis import statistics
-from anchor_interp.analysis.statistics import POWER, Floats, permutation_p, student_quantile
-from anchor_interp.sweeps.folder import read_table
-from anchor_interp.sweeps.settings import (
-    TableRow,
-    Value,
-    check_column,
-    label,
-    listed,
-    rows_where,
-    word,
+from anchor_interp.analysis.statistics import (
+    POWER,
+    Floats,
+    largest,
+    permutation_p,
+    student_quantile,
 )
+from anchor_interp.sweeps.compared import FEWEST as FEWEST
+from anchor_interp.sweeps.compared import compared
+from anchor_interp.sweeps.settings import TableRow, Value, label, word
 
 Verdict = Literal[
     "supported", "not supported", "reversed", "inconclusive", "nothing comparable",
     "not answerable here",
 ]  # fmt: skip
 LEVEL = 0.05  # largest p of an effect that is there
-FEWEST = 5  # runs of a kind, below which nothing is compared
+_NAMED = 5  # runs that are left out for one reason
 
 
 class Stratum(NamedTuple):
@@ -125,13 +124,17 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
     if not (y @ y):  # the number is the same in all runs of a stratum
         return Estimate(effect, effect, effect, 1.0, finds)
     sines = np.abs(effects) / np.maximum(np.hypot(effects, errors), 1e-300)  # they order as t does
-    p = permutation_p(float(sines[0]), sines[1:], exact=False)
+    size = max(largest(s.y) for s in strata) / largest(y)
+    p = permutation_p(float(sines[0]), sines[1:], exact=False, size=size)
     return Estimate(effect, effect - reach, effect + reach, p, finds)
 
 
 def standard(values: Floats) -> Floats:
-    """Ranks of mean 0 and length 1; zeros where all are equal."""
-    ranks: Floats = rankdata(values)
+    """Ranks of mean 0 and length 1; zeros where all are equal, or differ by rounding alone."""
+    rising = np.sort(values)
+    apart = np.diff(rising) > ROUNDING * np.maximum(abs(rising[1:]), abs(rising[:-1]))
+    level = np.concatenate([[0], np.cumsum(apart)])[np.searchsorted(rising, values)]
+    ranks: Floats = rankdata(level)
     ranks -= ranks.mean()
     length = float(np.linalg.norm(ranks))
     return ranks / length if length else ranks
@@ -175,7 +178,7 @@ def _basis(columns: Floats) -> Floats:
 def _without(basis: Floats, values: Floats) -> Floats:
     """What a basis leaves of values; zeros if that is rounding alone."""
     rest: Floats = values - basis @ (basis.T @ values)
-    return rest if np.linalg.norm(rest) > 1e-9 * np.linalg.norm(values) else np.zeros_like(rest)
+    return rest if np.linalg.norm(rest) > ROUNDING * np.linalg.norm(values) else np.zeros_like(rest)
 
 
 def decide(estimate: Estimate, least: float, p: float | None = None) -> tuple[Verdict, str]:
@@ -186,7 +189,8 @@ def decide(estimate: Estimate, least: float, p: float | None = None) -> tuple[Ve
     the direction alone.
     """
     p = estimate.p if p is None else p
-    if p <= LEVEL and estimate.effect >= least and estimate.low > 0:
+    counts, may_count = (as_large(n, least, size=least) for n in (estimate.effect, estimate.high))
+    if p <= LEVEL and counts and estimate.low > 0:
         return "supported", f"at least {least:.2g}, with p <= {LEVEL:g}"
     if p <= LEVEL and estimate.high < 0:
         return "reversed", "the effect is the other way round"
@@ -195,7 +199,7 @@ def decide(estimate: Estimate, least: float, p: float | None = None) -> tuple[Ve
             f"too few runs: an effect of {estimate.finds:.2g} is found with {POWER:.0%}; for "
             f"{least:.2g}, which counts, it takes {(estimate.finds / least) ** 2:.1f} times as many"
         )
-    if estimate.high < least:
+    if not may_count:
         return "not supported", f"the interval ends below {least:.2g}, the least that counts"
     if p <= LEVEL:
         return "inconclusive", f"it is there, and perhaps as large as {least:.2g}, which counts"
@@ -212,13 +216,17 @@ class Effect:
     """``Spearman's correlation``, or the two kinds of runs whose difference it is."""
     n: int
     left_out: int
-    """Runs that failed, did not converge or lack a value, and runs of strata with too few."""
+    """Runs that do not count, or that nothing can be compared with."""
     found: Estimate | None
     least: float
     verdict: Verdict
     reason: str
     strata: Mapping[str, "Effect"] = field(default_factory=dict)
     """The same inside each stratum, by its values."""
+    left_out_runs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The runs that are left out, by why: their status if not done, ``undertrained``, ``without`` a
+    value, of another kind, or in a stratum with too few. A run without a run_id is a row's number.
+    """
 
     @property
     def sentence(self) -> str:
@@ -229,13 +237,14 @@ class Effect:
         return f"{start}: {self.reason}."
 
     def __str__(self) -> str:
+        n = f"n: {self.n} runs, {self.left_out} left out"
+        n += "".join(f"\n  {why}: {_some(names)}" for why, names in self.left_out_runs.items())
         if self.found is None:
-            return self.sentence
+            return f"{n}\n{self.sentence}"
         found = self.found
         return (
             f"effect: {self.kind} {found.effect:+.2f} [{found.low:.2f}, {found.high:.2f}]\n"
-            f"p: {found.p:.2g}\n"
-            f"n: {self.n} runs, {self.left_out} left out\n"
+            f"p: {found.p:.2g}\n{n}\n"
             f"power: an effect of {found.finds:.2f} is found with {POWER:.0%}; {self.least:g} "
             f"counts\n{self.sentence}"
         )
@@ -257,10 +266,12 @@ def effect(
 
     The effect is Spearman's correlation; with ``between``, or if the setting has two values, it is
     the mean of the number at the second value minus that at the first (the larger minus the
-    smaller). Runs that failed or did not converge are left out.
+    smaller). Runs that failed or did not converge are left out. Rows of one ``run_id`` are one run
+    (:func:`anchor_interp.sweeps.compared.distinct_runs`).
 
     Args:
         table: A sweep folder, its .parquet table, any .csv table, a DataFrame, or rows.
+            ``censored`` may be a text, such as ``no``.
         of: The column of the number.
         on: The column of the setting, or another column whose values tell runs apart.
         within: Columns in which the runs of a stratum agree.
@@ -270,85 +281,39 @@ def effect(
         where: The value, or a list of values, to keep, by column.
     """
     checked(least, float, "least", low=0)
-    rows, _ = rows_where(_rows(table), where or {})
-    counted = _counted(rows, of, on, (*within, *cluster))
-    between = _kinds(counted, on, between)
-    groups: dict[str, list[TableRow]] = {}
-    for row in counted:
-        if between is None or row[on] in between:
-            groups.setdefault(listed(map(row.get, within)), []).append(row)
-    enough = {at: groups[at] for at in sorted(groups) if _enough(groups[at], on, between)}
-    kind = f"{word(between[1])} minus {word(between[0])}" if between else "Spearman's correlation"
+    asked: dict[str, Any] = {"within": within, "between": between, "cluster": cluster}
+    found = compared(table, of, on, where=where or {}, **asked)
+    kinds = found.between
+    kind = f"{word(kinds[1])} minus {word(kinds[0])}" if kinds else "Spearman's correlation"
 
     def stratum(rows: Sequence[TableRow]) -> Stratum:
-        x = [row[on] == between[1] if between else row[on] for row in rows]
+        x = [row[on] == kinds[1] if kinds else row[on] for row in rows]
         together = [(row[on], *map(row.get, cluster)) if cluster else (id(row),) for row in rows]
         y = [row[of] for row in rows]
         return Stratum(np.array(x, np.float64), np.array(y, np.float64), together)
 
-    def judged(strata: Sequence[list[TableRow]], parts: Mapping[str, Effect]) -> Effect:
-        n, kept = sum(map(len, strata)), list(map(stratum, strata))
-        estimate = line(kept) if between else trend(kept)
+    def judged(
+        strata: Mapping[str, list[TableRow]],
+        out: Mapping[str, tuple[str, ...]],
+        parts: Mapping[str, Effect],
+    ) -> Effect:
+        estimate = (line if kinds else trend)(list(map(stratum, strata.values())))
+        n, n_out = (sum(map(len, some.values())) for some in (strata, out))
+        why = ", ".join(f"{len(names)} {why}" for why, names in out.items())
         verdict: Verdict = "nothing comparable"
-        kinds, out = " of either kind" if between else "", len(rows) - len(counted)
-        reason = f"a stratum needs {FEWEST} runs{kinds}; {out} of {len(rows)} runs failed, did not"
-        reason += " learn or lack a value"
+        reason = f"a stratum needs {FEWEST} runs{' of either kind' if kinds else ''}; "
+        reason += f"{n_out} of {n + n_out} runs are left out" + (f": {why}" if why else "")
         if estimate is not None:
             verdict, reason = decide(estimate, least)
-        return Effect(of, on, kind, n, len(rows) - n, estimate, least, verdict, reason, parts)
+        return Effect(of, on, kind, n, n_out, estimate, least, verdict, reason, parts, out)
 
-    parts = {at: judged([some], {}) for at, some in enough.items()} if within else {}
-    whole = judged([*enough.values()], parts)
+    each = found.strata.items() if within else ()
+    parts = {at: judged({at: rows}, found.left_out(at), {}) for at, rows in each}
+    whole = judged(found.strata, found.left_out(), parts)
     _shuffles.cache_clear()  # of many runs they are large
     return whole
 
 
-def _rows(table: Any) -> list[TableRow]:
-    """The rows of a table; a DataFrame's missing numbers become None."""
-    if isinstance(table, str | Path):
-        return read_table(table, whole=False)
-    if hasattr(table, "to_dict"):
-        table = table.astype(object).where(table.notna(), None).to_dict("records")
-    if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
-        raise ConfigError(f"table is {shown(table)}; expected a sweep folder, its table or rows")
-    return list(table)
-
-
-def _counted(rows: Sequence[TableRow], of: str, on: str, others: Sequence[str]) -> list[TableRow]:
-    """The runs that converged and have both values."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    for name in (of, on, *others):
-        check_column(name, "column", columns)
-    done = [row for row in rows if row.get("status", "done") == "done" and not row.get("censored")]
-    counted = [row for row in done if not any(_is_missing(row.get(name)) for name in (of, on))]
-    if not all(isinstance(row[of], int | float) for row in counted):
-        raise ConfigError(f"{of} holds texts; expected the column of a number")
-    return counted
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and not math.isfinite(value))
-
-
-def _kinds(rows: Sequence[TableRow], on: str, between: Any) -> Sequence[Value] | None:
-    """The two values of a setting to compare; None if it is a number with fewer or more values."""
-    values = sorted({row[on] for row in rows}, key=str)
-    if between is not None:
-        known = [v for v in values if isinstance(between, Sequence) and v in tuple(between)]
-        if len(known) != 2 or len(between) != 2:
-            expected = f"expected two values of {on}: {listed(values)}"
-            raise ConfigError(f"between is {shown(between)}; {expected}")
-        return tuple(between)
-    numbers = [isinstance(value, int | float) for value in values]
-    if len(values) == 2 and (all(numbers) or not any(numbers)):
-        return min(values), max(values)
-    if not all(numbers):
-        raise ConfigError(f"{on} holds texts; give two of them as between: {listed(values)}")
-    return None
-
-
-def _enough(rows: Sequence[TableRow], on: str, between: Sequence[Value] | None) -> bool:
-    """Whether a stratum has enough runs of each kind, or enough at different settings."""
-    if between is None:
-        return len(rows) >= FEWEST and len({row[on] for row in rows}) > 1
-    return all(sum(row[on] == value for row in rows) >= FEWEST for value in between)
+def _some(names: Sequence[str]) -> str:
+    """How many there are, and the first by name."""
+    return f"{len(names)} ({', '.join(names[:_NAMED])}{', ...' * (len(names) > _NAMED)})"

@@ -12,6 +12,7 @@ import torch
 from anchor_interp._util.environment import limited_threads, resolve_device
 from anchor_interp._util.errors import StoreError
 from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.cuda_graph import WARM_UP
 from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.memory import check_training_fits
 from anchor_interp.runs.objectives import make_objective
@@ -93,7 +94,8 @@ def _seconds_per_step(config: RunConfig, device: torch.device) -> float:
     short = override(config, n_sequences=part, batch_size=part)
     with limited_threads(1):
         state, objective = TrainState.fresh(short, device), make_objective(short, device)
-        train_step(state, objective).loss.item()
+        for _ in range(1 if device.type == "cpu" else WARM_UP + 1):
+            train_step(state, objective).loss.item()
         began = time.perf_counter()
         for _ in range(_STEPS):
             event = train_step(state, objective)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -130,6 +131,11 @@ def rows_where(
             raise ConfigError(f"no run has {name} {listed(values)}; expected one of {expected}")
         conditions[name] = values
     return kept, conditions
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a column has no value: None, or a number that is not finite."""
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
 def check_column(name: str, what: str, known: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_type_hints
@@ -86,7 +86,7 @@ class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mis
         return super().construct_mapping(node, deep)
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
     """Writes so that :class:`Loader` reads the same."""
 
     yaml_implicit_resolvers: Any = Loader.yaml_implicit_resolvers
@@ -94,7 +94,8 @@ class _Dumper(yaml.SafeDumper):
 
 def written(plain: Any) -> str:
     """Plain values as a sweep file."""
-    text: str = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, width=100, default_flow_style=None)
+    flow: dict[str, Any] = {"width": 100, "default_flow_style": None}
+    text: str = yaml.dump(plain, Dumper=_Dumper, sort_keys=False, **flow)
     return text
 
 
@@ -109,14 +110,14 @@ class Grid:
     together: tuple[Axes, ...] = ()
     """Groups of fields that move together; the fields of a group have equally many values."""
     seeds: tuple[int, ...] = (0,)
-    exact: InitVar[bool] = False
+    exact: bool = field(default=False, repr=False, compare=False)
     """Whether values differ that differ in the last digit, as in a folder of an earlier version."""
 
-    def __post_init__(self, exact: bool) -> None:
+    def __post_init__(self) -> None:
         checked(self.start, RunConfig, "start")
-        object.__setattr__(self, "axes", _frozen(self.axes, "axes", self.start, exact))
-        groups = (_frozen(g, "zip", self.start, exact, once=False) for g in self.together)
-        groups = tuple(groups)
+        object.__setattr__(self, "axes", _frozen(self.axes, "axes", self.start, self.exact))
+        frozen = (_frozen(g, "zip", self.start, self.exact, once=False) for g in self.together)
+        groups = tuple(frozen)
         object.__setattr__(self, "together", groups)
         for group in groups:
             if len({len(values) for values in group.values()}) != 1:

@@ -28,12 +28,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from anchor_interp.models.forward import fast_last_logits
+from anchor_interp.models.forward import place_logits, takes_fast_path
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs import loop, objectives
 from anchor_interp.runs.config import RunConfig, TrainConfig
+from anchor_interp.runs.cuda_graph import CudaGraph
 from anchor_interp.tasks.examples import Dataset
-from anchor_interp.tasks.hashing import epoch_keys, epoch_parts
 
 MOST_STEPS = 64
 """How many steps are planned ahead at most."""
@@ -66,7 +66,9 @@ class Stack:
     def __init__(self, members: Sequence[Member], *, together: bool | None = None) -> None:
         config, state = members[0].config, members[0].state
         self._members, self._config, self._device = members, config, state.device
-        self._together = self._device.type == "cuda" if together is None else together
+        fast = all(takes_fast_path(member.state.model) for member in members)
+        together = self._device.type == "cuda" if together is None else together
+        self._together = together and fast  # what a user changed may not run under vmap
         self._dtype = state.model.embed.W_E.dtype
         self._places = _places(state.model)
         self._weights, self._moment1, self._moment2, self._steps = self._adopt()
@@ -76,8 +78,8 @@ class Stack:
             name: place.of(self._weights).requires_grad_() for name, place in self._places.items()
         }
         n_tokens = config.task.n_input_tokens
-        self._models = [_Answering(member.state.model, n_tokens) for member in members]
-        self._batches = _Batches(members, self._device)
+        self._models = [_Answering(member.state.model, n_tokens, fast) for member in members]
+        self._batches, self._graph = _Batches(members, self._device), CudaGraph()
 
     def advance(
         self, n_steps: int, stopped: Callable[[], bool] = lambda: False
@@ -88,18 +90,15 @@ class Stack:
         """
         n_steps = min(n_steps, MOST_STEPS)
         plan = _factors(self._members, n_steps).to(self._device, self._dtype)
-        losses = norms = torch.empty(0)
+        losses = norms = torch.empty(0, device="cpu")
         for factors, rows in zip(plan, self._batches.rows(n_steps), strict=True):
-            tokens, targets = self._batches.tokens[rows], self._batches.targets[rows]
-            with loop.float32_products(self._config.train):
-                losses = self._differentiate(tokens.long(), targets.long())
-            norms = self._update(factors)
+            losses, norms = self._graph(self._step, factors, rows)
             for member in self._members:
                 member.state.step += 1
             if stopped():
                 break
         steps = [member.state.step for member in self._members]
-        self._steps.copy_(torch.tensor(steps)[:, None])
+        self._steps.copy_(torch.tensor(steps, device="cpu")[:, None])
         rates = [loop.learning_rate(one.config.train, one.state.step - 1) for one in self._members]
         return list(map(loop.StepEvent, steps, losses.cpu(), norms.cpu(), rates))
 
@@ -130,6 +129,15 @@ class Stack:
             for place, (index, rows) in enumerate(tokens.items())
             if finite[place, : len(rows)].all()
         }
+
+    def _step(
+        self, factors: "Float[Tensor, 'factor model 1']", rows: Int64[Tensor, "model batch"]
+    ) -> tuple[Float[Tensor, " model"], Float[Tensor, " model"]]:
+        """One step of all models: their losses, and the gradients' norms before clipping."""
+        tokens, targets = self._batches.tokens[rows], self._batches.targets[rows]
+        with loop.float32_products(self._config.train):
+            losses = self._differentiate(tokens.long(), targets.long())
+        return losses, self._update(factors)
 
     def _differentiate(
         self, tokens: Int64[Tensor, "model batch pos"], targets: Int64[Tensor, "model batch"]
@@ -242,22 +250,24 @@ def _places(model: HookedTransformer) -> dict[str, _Place]:
 class _Answering(nn.Module):
     """A model's logits at the last position or, given targets, its loss."""
 
-    def __init__(self, model: HookedTransformer, n_input_tokens: int) -> None:
+    def __init__(self, model: HookedTransformer, n_input_tokens: int, fast: bool) -> None:
         super().__init__()
-        self.model, self._n = model, n_input_tokens
+        self.model, self._n, self._fast = model, n_input_tokens, fast
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         if targets is None:
-            return fast_last_logits(self.model, tokens, n_input_tokens=self._n)
-        return objectives.answer_loss(self.model, tokens, targets, n_input_tokens=self._n)
+            return place_logits(self.model, tokens, n_input_tokens=self._n, fast=self._fast)
+        n_tokens, fast = self._n, self._fast
+        return objectives.answer_loss(
+            self.model, tokens, targets, n_input_tokens=n_tokens, fast=fast
+        )
 
 
 class _Batches:
     """The models' training sequences on the device; equal ones are stored once."""
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
-        self._members, self._device = members, device
-        self._size = members[0].config.train.batch_size
+        self._members, self._size = members, members[0].config.train.batch_size
         sets = {member.data_key: member.training for member in members}
         starts = itertools.accumulate(map(len, sets.values()), initial=0)
         self._starts = dict(zip(sets, starts, strict=False))
@@ -265,32 +275,18 @@ class _Batches:
         targets = np.concatenate([part.last for part in sets.values()])
         self.tokens = torch.from_numpy(tokens).to(device)
         self.targets = torch.from_numpy(targets).to(device)
-        self._orders: dict[Hashable, Tensor] = {}
+        keys = [(len(one.training), one.config.seed, one.state.step) for one in members]
+        orders = {key: objectives.EpochOrders(*key[:2], device) for key in keys}
+        self._orders = [orders[key] for key in keys]  # equal ones take the same sequences
 
     def rows(self, n_steps: int) -> Int64[Tensor, "step model batch"]:
         """The rows of the sequences that the next steps take."""
-        used: dict[Hashable, Tensor] = {}
         rows = []
-        for member in self._members:
-            n, seed, step = len(member.training), member.config.seed, member.state.step
-            parts = []
-            for epoch, part in epoch_parts(step * self._size, (step + n_steps) * self._size, n):
-                key = n, seed, epoch
-                if key not in self._orders:
-                    self._orders[key] = epoch_order_on(self._device, n, epoch, seed=seed)
-                used[key] = self._orders[key]
-                parts.append(used[key][part])
-            rows.append(torch.cat(parts) + self._starts[member.data_key])
-        self._orders = used  # forget past epochs
+        for member, orders in zip(self._members, self._orders, strict=True):
+            first = member.state.step * self._size
+            own = orders.rows(first, first + n_steps * self._size)
+            rows.append(own + self._starts[member.data_key])
         return torch.stack(rows).view(-1, n_steps, self._size).transpose(0, 1)
-
-
-def epoch_order_on(device: torch.device, n: int, epoch: int, *, seed: int) -> Int64[Tensor, " n"]:
-    """:func:`anchor_interp.tasks.hashing.epoch_order`, sorted on a device."""
-    keys = epoch_keys(n, epoch, seed=seed)
-    # flipping the largest bit gives signed numbers in the order of the unsigned ones
-    signed = (keys ^ np.uint64(1 << 63)).view(np.int64)
-    return torch.from_numpy(signed).to(device).argsort()
 
 
 def _factors(members: Sequence[Member], n_steps: int) -> "Float[Tensor, 'step factor model 1']":

@@ -34,9 +34,14 @@ def to_csv(rows: Sequence[TableRow]) -> str:
 
 
 def from_csv(text: str, *, whole: bool = True) -> list[TableRow]:
-    """Read the rows of :func:`to_csv`; if not ``whole``, of a file that may lack columns."""
-    table = read_csv(text, COLUMNS)
-    return _rows(table) if whole else table.to_pylist()
+    """Read the rows of :func:`to_csv`; if not ``whole``, of a file that may lack columns.
+
+    The flag ``censored`` of such a file may be a text.
+    """
+    if whole:
+        return _rows(read_csv(text, COLUMNS))
+    kinds = {name: kind for name, kind in COLUMNS.items() if name != "censored"}
+    return list(read_csv(text, kinds).to_pylist())
 
 
 def read_csv(text: str, kinds: Mapping[str, Kind]) -> "pyarrow.Table":

@@ -14,6 +14,7 @@ somewhere, and no (pair, key, position) of the training data is ever tested.
 """
 
 import functools
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -40,6 +41,7 @@ from anchor_interp.tasks.sequences import SplitName, sample
 from anchor_interp.tasks.task import Task
 
 SplitRule = Literal["key", "every-position"]
+_LOGGER = logging.getLogger(__name__)
 _MAX_ANCHORS = 16  # the index of an ordered pair is one byte
 
 PAPER_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((5, 1, -2, -8), 1))
@@ -48,7 +50,10 @@ PAPER_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((5,
 
 @dataclass(frozen=True)
 class AnchorTask(Task, untagged=True):
-    """A task that composes the functions of two anchors; ConfigError if it is inconsistent."""
+    """A task that composes the functions of two anchors; ConfigError if it is inconsistent.
+
+    A warning names the unseen pairs whose rule seen pairs have at every key (:meth:`alike`).
+    """
 
     anchors: tuple[Anchor, ...] = PAPER_ANCHORS
     """The anchors, each a token with its function."""
@@ -85,12 +90,18 @@ class AnchorTask(Task, untagged=True):
         if not self.seen:
             raise ConfigError("task.unseen holds every pair; leave some to train on")
         for pair in self.answered:
-            answers = [self.composed(pair, self.keys), self.target(pair, self.keys)]
+            answers = [self.target_table[self.pairs.index(pair)]]
+            if self.role(pair) == "overridden":
+                answers.append(self.composed(pair, self.keys))
             for extreme in (np.min(answers), np.max(answers)):
                 checked(extreme, int, f"a target of the pair {pair}", low=0, high=MAX_TOKEN)
         for side in ("train", "test"):
             if not self.on_side(side, np.arange(self.length - 2)).any():
                 raise ConfigError(f"the keys leave no {side} key (x mod length == position)")
+        asked = (pair for pair in self.unseen if pair in self.answered)
+        hidden = [pair for pair in asked if not self.tells(pair, self.keys).any()]
+        if alike := [f"{pair} that of {', '.join(map(str, self.alike(pair)))}" for pair in hidden]:
+            _warn("; ".join(alike))
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -221,6 +232,21 @@ class AnchorTask(Task, untagged=True):
         same = np.array_equal(self.target(mirror, self.keys), self.composed(pair, self.keys))
         return None if same else self.target(mirror, keys)
 
+    def alike(self, pair: Pair) -> tuple[Pair, ...]:
+        """Seen pairs with the composition of an unseen pair as target, at half of the keys or more.
+
+        A model may read the pair as one of them.
+        """
+        table = self.target_table[[self.pairs.index(other) for other in self.seen]]
+        same = (table == self.composed(pair, self.keys)).mean(1) >= 0.5
+        return tuple(other for other, is_same in zip(self.seen, same, strict=True) if is_same)
+
+    def tells(self, pair: Pair, keys: Ints) -> Bool[np.ndarray, " n"]:
+        """At which keys the composition of an unseen pair is the target of no pair alike."""
+        rule, others = self.composed(pair, keys), self.alike(pair)
+        told: np.ndarray = np.all([self.target(other, keys) != rule for other in others], axis=0)
+        return np.broadcast_to(told, len(keys))
+
     def on_side(
         self, keys: Keys, positions: Integer[np.ndarray, " n"]
     ) -> Bool[np.ndarray, "n key"]:
@@ -238,6 +264,12 @@ class AnchorTask(Task, untagged=True):
         positions = np.arange(self.length - 2, dtype=np.int64)
         place, index = self.on_side(keys, positions).nonzero()
         return positions[place], self.keys[index]
+
+
+@functools.lru_cache(maxsize=256)
+def _warn(alike: str) -> None:
+    """Say it once: a task is made many times."""
+    _LOGGER.warning("no answer tells the rule of an unseen pair from a seen one's: %s", alike)
 
 
 def check_anchors(task: Any, advice: str) -> AnchorTask:

@@ -200,6 +200,14 @@ class Examples(Readable):
             some.attention_mask = None
         return some
 
+    def dataset(self) -> Dataset:
+        """As training data: the tokens of each row up to where it is answered, and the answer."""
+        if self.answers is None:
+            raise ConfigError("the examples have no answers, so nothing is trained on them")
+        read = self.inside & (np.arange(self.tokens.shape[1]) <= self.at[:, None])
+        prompts = [row[inside].tolist() for row, inside in zip(self.tokens, read, strict=True)]
+        return Dataset.of(prompts, self.answers[:, None].tolist())
+
     def positions(self, where: str | int | Integers) -> Int64[np.ndarray, " n"]:
         """The column of a place in every row: by its name, or as ``at``."""
         if not isinstance(where, str):
@@ -277,6 +285,19 @@ class Examples(Readable):
         for i, tokens in enumerate(self.tokens):
             read = tokens[self.inside[i]]
             yield {"tokens": " ".join(map(str, read)), **{n: v[i] for n, v in known.items()}}
+
+
+def order_of(examples: Examples) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
+    """The order of examples that follows from them, wherever they stand, and their places in it.
+
+    Equal examples, which have the same tokens, answers and positions, share the first one's place.
+    """
+    given = examples.answers, examples.wrong, examples.at, examples.attention_mask
+    each = (*given, *examples.places.values())
+    rows = np.column_stack([examples.tokens, *(values for values in each if values is not None)])
+    _, which = np.unique(rows, axis=0, return_inverse=True)
+    order = np.argsort(which.ravel(), kind="stable")
+    return order, np.searchsorted(which.ravel()[order], which.ravel())
 
 
 def check_aligned(**named: Examples) -> None:

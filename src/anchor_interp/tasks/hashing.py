@@ -13,8 +13,8 @@ from jaxtyping import Bool, Int64, UInt64
 
 from anchor_interp._util.schema import checked
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX1, _MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MIX1, MIX2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def stream_key(seed: int, stream: str) -> np.uint64:
@@ -27,11 +27,11 @@ def stream_key(seed: int, stream: str) -> np.uint64:
 def hash_counter(key: np.uint64, counter: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
     """SplitMix64's output for each counter: uniform 64-bit values, one-to-one in the counter."""
     with np.errstate(over="ignore"):
-        z = key + (counter + np.uint64(1)) * _GOLDEN
+        z = key + (counter + np.uint64(1)) * GOLDEN
         z ^= z >> np.uint64(30)
-        z *= _MIX1
+        z *= MIX1
         z ^= z >> np.uint64(27)
-        z *= _MIX2
+        z *= MIX2
         z ^= z >> np.uint64(31)
     return z
 
@@ -80,7 +80,12 @@ def epoch_order(n: int, epoch: int, *, seed: int) -> Int64[np.ndarray, " n"]:
 
 def epoch_keys(n: int, epoch: int, *, seed: int) -> UInt64[np.ndarray, " n"]:
     """The values by which an epoch sorts its sequences; no two are equal."""
-    return random_bits(n, seed=seed, stream=f"epoch-{epoch}")
+    return hash_counter(epoch_key(epoch, seed=seed), np.arange(n, dtype=np.uint64))
+
+
+def epoch_key(epoch: int, *, seed: int) -> np.uint64:
+    """The key of an epoch's order."""
+    return stream_key(seed, f"epoch-{epoch}")
 
 
 def epoch_parts(start: int, stop: int, n: int) -> list[tuple[int, slice]]:

@@ -241,6 +241,16 @@ def places(sequences: Sequences, place: Place) -> Int64[np.ndarray, " n"]:
     return sequences.position.astype(np.int64) + {"key": 0, "first": 1, "second": 2}[place]
 
 
+def anchor_pairs(
+    task: "AnchorTask", tokens: Integer[np.ndarray, "n length"]
+) -> Integer[np.ndarray, "n length-1"]:
+    """The ordered pair of every two tokens in a row: its index in ``task.pairs``, or -1."""
+    index = np.full(max(task.n_tokens, int(tokens.max(initial=0)) + 1), -1, np.int16)
+    index[list(task.tokens)] = np.arange(len(task.tokens))
+    first, second = index[tokens[:, :-1]], index[tokens[:, 1:]]
+    return np.where((first < 0) | (second < 0), -1, first * len(task.tokens) + second)
+
+
 def position_roles(length: int, position: int) -> tuple[PositionRole, ...]:
     """The role of every position of a sequence whose key is at a 0-based position.
 

@@ -1,0 +1,179 @@
+"""What a figure's script does when it is run: train, draw, judge.
+
+``python experiments/neurips/fig2_solutions.py`` draws the figure from the tables and prints the
+verdicts on its claims; ``--train`` first trains and measures what the tables lack. A script has
+``CLAIMS`` (:mod:`claims`), ``RUNS`` (:mod:`studies`) and ``draw``, which takes the tables and
+returns rows of panels, each with its title, which has the paper's letter.
+"""
+
+import argparse
+import io
+import itertools
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib import rc_context
+from matplotlib.backends.backend_pdf import PdfPages
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from anchor_interp._util.errors import AnchorInterpError, ConfigError
+from anchor_interp._util.files import write_output
+from anchor_interp.pages.page import output_folder
+from anchor_interp.runs.run import load
+from anchor_interp.sweeps.effects import Estimate
+from anchor_interp.sweeps.local import LocalEngine
+from claims import Claim, Judgement, claims_of, judge_all, scripts
+from studies import TABLES, Data, train
+
+FIGURES = Path(__file__).parents[1] / "figures" / "papers"
+DPI = 110
+Panels = Sequence[Sequence[tuple[str, Figure]]]
+"""A figure: rows of panels, each with its title."""
+Image = npt.NDArray[np.uint8]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; --help lists the options")
+
+
+def main(file: str, arguments: Sequence[str] | None = None) -> int:
+    """Do what a script's command line says; the exit code is 1 if a run failed."""
+    path = Path(file).resolve()
+    name = f"{path.parent.name}/{path.stem}"
+    script = scripts()[name]
+    parser = _Parser(f"{path.stem}.py", description=script.__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--train", action="store_true", help="first train and measure what the tables lack")
+    add("--out", type=Path, default=Path("runs/papers"), help="folder of the runs (runs/papers)")
+    add("--tables", type=Path, default=TABLES, help="tables of the runs (experiments/tables)")
+    add("--figures", type=Path, default=FIGURES, help="folder of the figures (figures/papers)")
+    add("--workers", type=int, help="runs at a time; all usable cores, or one on a GPU")
+    add("--device", default="auto", help="where runs train: auto, cpu, cuda, cuda:1, ...")
+    own = "a run of your own to look into, in place of the packaged models; as often as you like"
+    add("--run", action="append", default=[], dest="runs", metavar="FOLDER", help=own)
+
+    def work() -> int:
+        asked = parser.parse_args(arguments)
+        claims, lacking = claims_of(script), []
+        if asked.train:
+            studies = [*getattr(script, "RUNS", ()), *(s for c in claims for s in c.effect.runs)]
+            engine = LocalEngine(asked.workers, asked.device)
+            lacking = train([*dict.fromkeys(studies)], asked.out, asked.tables, engine)
+        data = Data(asked.tables, [load(folder) for folder in asked.runs])
+        figure = output_folder(asked.figures, "the figure") / f"{name}.png"
+        panels = script.draw(data)
+        write_output(figure, montage(panels))
+        write_output(figure.with_suffix(".pdf"), pages(panels))
+        judged = judge_all(data, [claim.name for claim in claims])
+        for claim in claims:
+            print(line(claim, judged[claim.name]))
+        print(f"figure: {figure}")
+        if lacking:
+            say(f"{len(lacking)} runs failed or lack a measurement, such as {lacking[0]}; give the "
+                "command again")  # fmt: skip
+        return 1 if lacking else 0
+
+    return exit_code(path.stem, work)
+
+
+def exit_code(name: str, work: Callable[[], int]) -> int:
+    """The exit code of a command; an error is one line on standard error."""
+    logger = logging.getLogger("anchor_interp")
+    handler, level = logging.StreamHandler(), logger.level
+    handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        return work()
+    except KeyboardInterrupt:
+        logger.error("interrupted; what was done is kept, and the same command resumes")
+        return 130
+    except (AnchorInterpError, OSError) as error:
+        logger.error(error)
+        return error.exit_code if isinstance(error, AnchorInterpError) else 1
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def line(claim: Claim, judged: Judgement) -> str:
+    """A claim with its verdict and numbers."""
+    numbers = "; ".join(filter(None, (effect_text(judged), runs_text(judged))))
+    return f"{claim.name}: {judged.verdict}{numbers and f' ({numbers})'}"
+
+
+def effect_text(judged: Judgement) -> str:
+    """A judgement's effect with its interval; empty if there is none."""
+    return estimate_text(judged.finding.found if judged.finding else None)
+
+
+def estimate_text(found: Estimate | None) -> str:
+    """An effect with its interval; empty if there is none."""
+    return "" if found is None else f"{found.effect:+.2f} [{found.low:.2f}, {found.high:.2f}]"
+
+
+def runs_text(judged: Judgement) -> str:
+    """How many runs and seeds stand in a judgement, and how many are censored."""
+    if (found := judged.finding) is None:
+        return ""
+    censored = f", {found.censored} censored" if found.censored else ""
+    seeds = f", {found.seeds} seeds" if found.seeds else ""  # none where a sample is empty
+    return f"{' + '.join(map(str, found.n))} runs{seeds}{censored}"
+
+
+def montage(panels: Panels) -> bytes:
+    """A figure of rows of panels with their titles, as PNG."""
+    rows = []
+    for row in panels:
+        images = []
+        for title, figure in row:
+            image = _pixels(figure)
+            heading = Figure(figsize=(image.shape[1] / DPI, 0.3))
+            heading.text(0.5, 0.4, title, ha="center", va="center", fontsize=11)
+            images.append(np.vstack([_padded(_pixels(heading), 33, image.shape[1]), image]))
+        height = max(image.shape[0] for image in images)
+        rows.append(np.hstack([_padded(image, height, image.shape[1]) for image in images]))
+    width = max(row.shape[1] for row in rows)
+    whole = np.vstack([_padded(row, row.shape[0], width) for row in rows])
+    sheet = Figure(figsize=(width / DPI, whole.shape[0] / DPI), dpi=DPI)
+    sheet.figimage(whole)
+    data = io.BytesIO()
+    sheet.savefig(data, format="png", dpi=DPI)
+    return data.getvalue()
+
+
+def pages(panels: Panels) -> bytes:
+    """The same panels as PDF, a page each, with the TrueType letters that publishers ask for."""
+    data = io.BytesIO()
+    with rc_context({"pdf.fonttype": 42}), PdfPages(data, metadata={"CreationDate": None}) as file:
+        for title, figure in itertools.chain(*panels):
+            heading = figure.text(0.5, 1.01, title, ha="center", va="bottom", fontsize=11)
+            file.savefig(figure, bbox_inches="tight", facecolor="white")
+            heading.remove()
+    return data.getvalue()
+
+
+def _pixels(figure: Figure) -> Image:
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=DPI, facecolor="white")
+    data.seek(0)
+    found: Image = np.rint(255 * imread(data)[:, :, :3]).astype(np.uint8)
+    return found
+
+
+def _padded(image: Image, height: int, width: int) -> Image:
+    out = np.full((height, width, 3), 255, np.uint8)
+    out[: image.shape[0], : image.shape[1]] = image[:height, :width]
+    return out

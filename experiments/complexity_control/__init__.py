@@ -1,0 +1,81 @@
+"""The figures of the complexity-control paper; a file has a figure's runs, claims and drawing.
+
+*Complexity Control Facilitates Reasoning-Based Compositional Generalization in Transformers*.
+"""
+
+from collections.abc import Callable, Sequence
+from statistics import mean
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from anchor_interp.runs.config import override
+from anchor_interp.runs.presets import preset
+from anchor_interp.runs.run import Run, load
+from anchor_interp.sweeps.diagrams import Diagram, phase_diagrams
+from drawing import by_phase
+from effects import Row, Rows, equal
+from random_settings import IN_CONTROL, POST
+from studies import TABLES, Data
+
+# Where runs on the paper's anchor task start: two pre-LayerNorm layers of one head.
+CONTROL = override(
+    preset("inferential", batch_size=128, log_every=100, eval_every=500),
+    checkpoint_every=3000, gamma=0.5, weight_decay=0.01,
+)  # fmt: skip
+LARGE, SMALL = 0.3, 0.7  # the gamma of a large and of a small initialisation on it
+PHASE_OF = {"memorizing": 1, "composite": 2, "symmetric": 2, "inferential": 3}  # section IV
+
+
+def holding(setting: str) -> Callable[[Rows], list[Row]]:
+    """The rows with their design, and what is held in a grid: a setting, nothing at random."""
+
+    def held(rows: Rows) -> list[Row]:
+        return [
+            row | ({"design": "grid", "held": row[setting]} if row["study"] == "decay"
+                   else {"design": "random settings", "held": None})
+            for row in rows
+        ]  # fmt: skip
+
+    return held
+
+
+# Claims over gamma and weight decay: the grid of figure 3 and random settings, pre-LayerNorm.
+IN_PRE: dict[str, Any] = {
+    "runs": ("decay", "settings", "settings-judging", "settings-pre"),
+    "elsewhere": ("settings-post", "settings-post-again"),
+    "where": equal(task="complexity-control", normalization="pre"),
+    "also": ("task", "normalization"),
+}
+OF_GRID: dict[str, Any] = IN_PRE | {"apart": ("design",), "cluster": ("seed",)}
+AT_EQUAL_DECAY: dict[str, Any] = OF_GRID | {"select": holding("weight_decay")}
+AT_EQUAL_GAMMA: dict[str, Any] = OF_GRID | {"select": holding("gamma")}
+KNOWN_PRE = ("decay", "settings", "settings-judging")
+
+
+def plane(data: Data, **where: tuple[float, ...]) -> Diagram:
+    """The phase diagram of the grid over gamma and weight decay, or a row of it."""
+    axes = {"x": "gamma"} if where else {"x": "gamma", "y": "weight_decay"}
+    return phase_diagrams(data.rows("decay"), **axes, where=where).diagrams[0]
+
+
+def post_models(data: Data, *phases: str) -> list[Run]:
+    """Runs to look into: the user's, or one of each phase, two post-LayerNorm layers of one head.
+
+    They stand beside the tables, rounded to float16: the first of their phase in ``settings-post``
+    on the complexity-control task.
+    """
+    return [*data.own] or [load(TABLES / "tiny" / "post" / phase) for phase in phases]
+
+
+def post_runs(data: Data, **numbers: str) -> list[list[tuple[str, Figure]]]:
+    """Numbers of the random settings that judge, by phase; none beside the user's runs."""
+    if data.own:
+        return []
+    rows = [row for row in data.rows(*POST) if IN_CONTROL(row) and row["status"] == "done"]
+    return [[("random settings, every run", by_phase(rows, numbers))]]
+
+
+def span(values: Sequence[float]) -> str:
+    """Mean and range as text; empty without values."""
+    return f"{mean(values):.2f} ({min(values):.2f} to {max(values):.2f})" if len(values) else ""

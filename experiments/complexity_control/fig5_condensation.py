@@ -1,0 +1,244 @@
+"""Complexity-control paper, section VI, figure 5: condensation, the embedding, the stable rank.
+
+(A) "In Phase 2, we observe mild condensation", "in Phase 3, the input weights cluster strongly".
+(B) "In Phase 1 and Phase 2, the embedding vectors do not exhibit any clear structure"; in phase 3
+numbers are ordered in steps of 3 and 4, of which the anchors' differences are sums. If that is why,
+anchors whose differences are sums of 2 and 5 must give steps of 2 and 5 (``steps``). (C) "As the
+model transitions through phases, the stable rank gradually decreases" and stays "relatively
+consistent" within one.
+
+A and B are judged on random settings in post-LayerNorm models, C on the grid of figure 3 and random
+settings, pre-LayerNorm.
+"""
+
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.stats import t
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from anchor_interp.analysis.statistics import DRAWN, POWER, largest, permutation_p
+from anchor_interp.pages.diagram_maps import rank_map
+from anchor_interp.runs.config import override
+from anchor_interp.sweeps.effects import FEWEST, Estimate
+from anchor_interp.sweeps.spec import Grid, Sweep
+from anchor_interp.tasks.anchor import TASKS
+from anchor_interp.tasks.functions import Affine, Anchor
+from claims import Claim
+from common import Panels, main
+from complexity_control import (
+    AT_EQUAL_DECAY,
+    CONTROL,
+    IN_PRE,
+    KNOWN_PRE,
+    PHASE_OF,
+    plane,
+    post_models,
+    post_runs,
+)
+from drawing import by_phase, condensed, embedded, strips, titled
+from effects import (
+    Difference,
+    Effect,
+    Finding,
+    Number,
+    Row,
+    Rows,
+    equal,
+    finding_of,
+    grouped,
+    value_of,
+    values_of,
+)
+from measures import rank_share
+from random_settings import (
+    IN_CONTROL,
+    INFERENTIAL,
+    KNOWN,
+    MEMORIZING,
+    PHASE_2,
+    STRATUM,
+    between,
+)
+from studies import Data, Study
+
+# Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11); the papers' are of 3 and 4.
+MOVED_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((6, 1, -1, -5), 1))
+# Half the smallest step between phases in figure 5C, read off its colours: the stable rank is about
+# 150 in phase 1, 55 in phase 2 (100, and 30 where it commutes) and 10 in phase 3.
+HALF_A_STEP = math.sqrt(150 / 55)
+PHASES_1_AND_2 = equal(phase=("memorizing", "composite", "symmetric"))
+
+
+def _steps() -> Sweep:
+    task = TASKS["complexity-control"]
+    axes = {"task": (task, replace(task, anchors=MOVED_ANCHORS))}
+    start = override(CONTROL, gamma=0.9, weight_decay=0.5)
+    return Sweep((Grid(start, axes, seeds=tuple(range(400, 405))),))
+
+
+RUNS = {"steps": Study("differences of the anchors", _steps, ("embedding",))}
+
+
+def log_rank_share(row: Row) -> float | None:
+    """Natural logarithm of the stable rank over its initial value."""
+    return math.log(share) if (share := rank_share(row)) else None
+
+
+def moved(row: Row) -> float | None:
+    """How much more the steps 2 and 5 stand out of the embedding than 3 and 4, in z."""
+    zs = [z for step in (2, 5, 3, 4) if (z := value_of(row, f"step_z_{step}")) is not None]
+    return min(zs[:2]) - min(zs[2:]) if len(zs) == 4 else None
+
+
+def numbered(rows: Rows) -> list[Row]:
+    """The rows of phases 1 to 3, with the phase's number."""
+    return [row | {"phase": PHASE_OF[row["phase"]]} for row in rows if row["phase"] in PHASE_OF]
+
+
+@dataclass(frozen=True)
+class Alike(Effect):
+    """By how much runs of one phase and stratum stay within a factor of each other.
+
+    ``of`` is a logarithm. A run's distance is that to the mean of the other runs of its phase and
+    stratum, whose settings are others; the effect is the logarithm of ``factor`` minus the mean
+    distance. Below 0 the number changes more than that. Each phase counts alike. A phase of a
+    stratum counts if it has five runs. For p, margins change sign; the interval is Student's, with
+    Welch's degrees of freedom.
+    """
+
+    of: Number
+    factor: float
+
+    def measure(self, rows: Rows) -> Finding:
+        """See the class."""
+        (sample,), censored = self.samples(rows, self.of, lambda _: True)
+        margins: dict[Any, list[float]] = defaultdict(list)
+        size = 0.0
+        runs: dict[Any, list[Row]] = defaultdict(list)
+        for (phase, *_), group in grouped(sample, ("phase", *STRATUM)).items():
+            if len(group) >= FEWEST:
+                logs = np.array(values_of(group, self.of))
+                others = (logs.sum() - logs) / (len(logs) - 1)
+                size = max(size, largest(logs))
+                margins[phase] += [*(math.log(self.factor) - np.abs(logs - others))]
+                runs[phase] += group
+        if not margins:
+            note = f"no phase has {FEWEST} runs in a task and layout"
+            return finding_of([sample], censored, problem="nothing comparable", note=note)
+        found = _mean_of_means([*margins.values()], size)
+        return finding_of([*runs.values()], censored, found, is_margin=True)
+
+
+def _mean_of_means(groups: Sequence[Sequence[float]], size: float) -> Estimate:
+    """The mean over groups of their means, with Welch's interval and the p of sign flips.
+
+    ``size`` is the largest number that the values were computed from.
+    """
+    weighted = [np.array(group) / (len(group) * len(groups)) for group in groups]
+    effect = float(sum(values.sum() for values in weighted))
+    variances = np.array([len(values) * values.var(ddof=1) for values in weighted])
+    error, reach, finds = math.sqrt(variances.sum()), 0.0, 0.0
+    if error:
+        df = error**4 / (variances**2 / [len(values) - 1 for values in weighted]).sum()
+        reach = float(t.ppf(0.975, df)) * error
+        finds = reach + float(t.ppf(POWER, df)) * error
+    together = np.concatenate(weighted)
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (DRAWN, len(together)))
+    p = permutation_p(abs(effect), np.abs(signs @ together), exact=False, size=size)
+    return Estimate(effect, effect - reach, effect + reach, p, finds)
+
+
+_SETTINGS = ("gamma", "gamma_qk", "weight_decay")
+_DESIGN = ("task", "normalization", "design")
+CLAIMS = [
+    Claim("c6a-mild", "W_Q L0 condenses more in phase 2 than in phase 1",
+        between("condensation", PHASE_2, MEMORIZING, IN_CONTROL, within=(*STRATUM, "study")),
+        least=0.05, source="C VI-A, figure 5A",
+        quote="In Phase 2, we observe mild condensation, where neurons begin clustering along a "
+        "limited number of orientations",
+        statistic="mean |cosine| between neurons, runs of phase 2 minus of phase 1", known=KNOWN),
+    Claim("c6a-strong", "W_Q L0 condenses more in phase 3 than in phase 2",
+        between("condensation", INFERENTIAL, PHASE_2, IN_CONTROL), least=0.05,
+        source="C VI-A, figure 5A",
+        quote="in Phase 3, the input weights cluster strongly into a few isolated directions, "
+        "forming distinct groups of neurons with high intra-group similarity",
+        statistic="mean |cosine| between neurons, inferential minus phase 2 runs",
+        note="Nearly all of it is against composite runs: symmetric ones condense nearly as much. "
+        "So do those of phase 1.", known=KNOWN),
+    Claim("c6b-structure", "only phase 3 embeds numbers in a clear structure",
+        between("embedding_smooth", INFERENTIAL, PHASES_1_AND_2, IN_CONTROL), least=0.1,
+        source="C VI-B, figure 5B",
+        quote="In Phase 1 and Phase 2, the embedding vectors do not exhibit any clear structure "
+        "... in Phase 3, the PCA visualization reveals a highly structured pattern",
+        statistic="share of the embedding's variance on a smooth curve, inferential minus other "
+        "runs", known=KNOWN),
+    Claim("c6c-first", "the stable rank falls from phase 1 to phase 2",
+        Difference(rank_share, MEMORIZING, PHASE_2, _SETTINGS, within=_DESIGN, **AT_EQUAL_DECAY),
+        least=0.1, source="C VI-C, figure 5C",
+        quote="As the model transitions through phases, the stable rank gradually decreases with "
+        "increasing phase index", statistic="stable rank over its initial value, phase 1 minus "
+        "phase 2",
+        note="In the grid most of phase 2 lies beyond phase 3, at gamma 0.7 and more.",
+        known=KNOWN_PRE),
+    Claim("c6c-second", "the stable rank falls from phase 2 to phase 3",
+        Difference(rank_share, PHASE_2, INFERENTIAL, _SETTINGS, within=_DESIGN, **AT_EQUAL_DECAY),
+        least=0.1, source="C VI-C, figure 5C",
+        quote="As the model transitions through phases, the stable rank gradually decreases with "
+        "increasing phase index", statistic="stable rank over its initial value, phase 2 minus "
+        "phase 3", known=KNOWN_PRE),
+    Claim("c6c-within", "the stable rank is alike within a phase",
+        Alike(log_rank_share, HALF_A_STEP, **IN_PRE | {"select": numbered}), least=0.0,
+        source="C VI-C, figure 5C",
+        quote="Within the same phase, the stable rank values remain relatively consistent across "
+        "different setups",
+        statistic="log of 1.65 minus the log ratio of a run's stable rank (over its initial value) "
+        "to that of the other runs of its phase, task and layout; each phase counts alike",
+        note="150, 55 and 10 are read off the colours of figure 5C.", known=KNOWN_PRE),
+    Claim("moved-steps", "other anchors move the embedding's steps",
+        Difference(moved, lambda row: row["task"] != "complexity-control",
+            equal(task="complexity-control"), runs=("steps",)), least=4.0,
+        source="our prediction, from C VI-B",
+        asks="With anchors whose differences are sums of 2 and 5 the embedding has steps of 2 and "
+        "5.",
+        statistic="z of the steps 2 and 5 over 3 and 4, such anchors minus the papers'"),
+]  # fmt: skip
+
+
+def draw(data: Data) -> Panels:
+    """Both maps of a model of each phase in one layout, stable ranks, and moved anchors."""
+    runs = post_models(data, "memorizing", "symmetric", "inferential")
+    panels = [
+        [(f"(A) {titled(run)}", condensed(run)) for run in runs],
+        [(f"(B) {titled(run)}", embedded(run)) for run in runs],
+    ]
+    if data.own:
+        return panels
+    numbers = {"condensation": "mean |cosine|", "embedding_smooth": "smooth share"}
+    ranks = by_phase(data.rows("decay"), {"rank_share": "stable rank / initial"}, strata=False)
+    steps = ("differences of 3 and 4", True), ("differences of 2 and 5", False)
+    return [
+        *panels,
+        *post_runs(data, **numbers),
+        [("(C) stable rank, pre-LayerNorm", rank_map(plane(data), "stable_rank")),
+         ("every run of this grid", ranks)],
+        [(title, _steps_found(data, own=own)) for title, own in steps],
+    ]  # fmt: skip
+
+
+def _steps_found(data: Data, *, own: bool) -> Figure:
+    rows = [r for r in data.rows("steps") if (r["task"] == "complexity-control") == own]
+    values = {f"step {n}": values_of(rows, f"step_z_{n}") for n in (2, 3, 4, 5)}
+    return strips(values, "closeness beyond smooth (z)", reference=0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

@@ -1,0 +1,5 @@
+"""Measures what the command line names."""
+
+from evidence.measured import main
+
+main()

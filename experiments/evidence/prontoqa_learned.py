@@ -1,0 +1,202 @@
+"""Figure 7E (complexity-control paper): how far does each part of a proof come on PrOntoQA?
+
+A proof has parts that are learned at different times: which concept comes next, whether the last
+property is negated (the *sign*), and the judgement. ``along`` measures them along training.
+
+``python experiments/evidence/prontoqa_learned.py OUT PILOT`` trains one of
+:data:`PILOTS`, resumes it, and writes ``OUT/PILOT.csv``. Pilots judge no claim.
+"""
+
+import argparse
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from anchor_interp._util.environment import resolve_device, stop_signals
+from anchor_interp._util.files import write_output
+from anchor_interp.models.forward import fast_logits
+from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.loop import StepEvent, TrainState, fit
+from anchor_interp.runs.objectives import make_objective, masked_batch
+from anchor_interp.runs.presets import preset
+from anchor_interp.runs.session import Session
+from anchor_interp.runs.writer import writing
+from anchor_interp.tasks.examples import Dataset
+from anchor_interp.tasks.prontoqa import Prontoqa
+
+_WORDS = Prontoqa().words
+_STOP, _EVERY, _IS, _A, _NOT, _TRUE, _FALSE = map(
+    _WORDS.index, (".", "Every", "is", "a", "not", "True", "False")
+)
+PARTS = ("concept", "sign", "earlier sign", "property", "judgement", "rest")
+
+
+@dataclass(frozen=True)
+class SignedProntoqa(Prontoqa):
+    """PrOntoQA whose proofs also say what each concept on their way is, or is not."""
+
+    kind: Literal["prontoqa-signed"] = "prontoqa-signed"  # type: ignore[assignment]
+
+    @property
+    def length(self) -> int:
+        """Each hop but the last, in ``deeper`` every one of ``hops``, says eleven words more."""
+        return super().length + 11 * self.hops
+
+    def examples(self, split: str, n: int, *, seed: int) -> Dataset:
+        """The same worlds and questions with longer proofs."""
+        plain = super().examples(split, n, seed=seed)
+        rows = [
+            row[:length].tolist() for row, length in zip(plain.tokens, plain.lengths, strict=True)
+        ]
+        prompts = [row[:start] for row, start in zip(rows, plain.starts, strict=True)]
+        answers = [_signed(row, start) for row, start in zip(rows, plain.starts, strict=True)]
+        return Dataset.of(prompts, answers)
+
+
+def _sentences(tokens: list[int]) -> list[list[int]]:
+    found: list[list[int]] = [[]]
+    for token in tokens:
+        found[-1].append(token)
+        if token == _STOP:
+            found.append([])
+    return found
+
+
+def _signed(row: list[int], start: int) -> list[int]:
+    """The answer with the rule on the property of every concept that a link leaves."""
+    traits = {rule[1]: rule[3:] for rule in _sentences(row[:start])
+              if rule[:1] == [_EVERY] and rule[3] != _A}  # fmt: skip
+    answer, person = [], row[start]
+    for sentence in _sentences(row[start:]):
+        if sentence[0] == _EVERY and sentence[3] == _A:
+            trait = traits[sentence[1]]
+            answer += [*sentence[:3], *trait, person, _IS, *trait]
+        answer += sentence
+    return answer
+
+
+def parts_of(examples: Dataset) -> list[str]:
+    """What part of the proof each token to predict is, in the order of the examples."""
+    found = []
+    for row, start, length in zip(examples.tokens, examples.starts, examples.lengths, strict=True):
+        tokens = row[:length].tolist()
+        mine = list(_parts(_sentences(tokens[start:])))
+        last = len(mine) - 1 - mine[::-1].index("sign")
+        found += [p if p != "sign" or i == last else "earlier sign" for i, p in enumerate(mine)]
+    return found
+
+
+def _parts(sentences: list[list[int]]) -> Iterator[str]:
+    for sentence in sentences:
+        for place, token in enumerate(sentence):
+            if token in (_TRUE, _FALSE):
+                yield "judgement"
+            elif sentence[0] != _EVERY or place < 3 or token in (_A, _STOP):
+                yield "rest"
+            elif place == 3:
+                yield "sign"
+            else:
+                yield "concept" if sentence[3] == _A else "property"
+
+
+@torch.no_grad()
+def along(model: HookedTransformer, examples: Dataset, parts: np.ndarray) -> Mapping[str, float]:
+    """Mean loss in nats, and share of right tokens, of each part."""
+    batch = masked_batch(examples, model.cfg.n_ctx, next(model.parameters()).device)
+    logits = fast_logits(model, batch.tokens, batch.places)[: len(parts)]
+    targets = batch.targets[: len(parts)]
+    losses = F.cross_entropy(logits, targets, reduction="none").cpu().numpy()
+    right = (logits.argmax(-1) == targets).cpu().numpy()
+    row = {}
+    for part in PARTS:
+        if (mine := parts == part).any():
+            row[f"{part} loss"] = round(float(losses[mine].mean()), 4)
+            row[f"{part} right"] = round(float(right[mine].mean()), 4)
+    return row
+
+
+def _pilot(task: Prontoqa, seed: int, **changes: object) -> RunConfig:
+    base = preset("prontoqa", task=task, n_ctx=task.length, n_layers=2, d_model=128, n_heads=8,
+                  d_head=16, d_mlp=512)  # fmt: skip
+    settings = {"n_sequences": 400_000, "batch_size": 32, "steps": 12_000, "lr": 1e-3,
+                "warmup": 0.02, "gamma": 0.5, "weight_decay": 0.01, "log_every": 20,
+                "eval_every": 1_000, "checkpoint_every": 1_000} | changes  # fmt: skip
+    return override(base, seed=seed, lr_end=settings["lr"], **settings)
+
+
+_THREE, _SIGNED = Prontoqa(hops=3, least_hops=3), SignedProntoqa(hops=3, least_hops=3)
+PILOTS: Mapping[str, RunConfig] = {
+    "three-hops": _pilot(_THREE, 920),
+    "signed": _pilot(_SIGNED, 921),
+    "three-hops-4-layers": _pilot(_THREE, 922, n_layers=4),
+    "signed-4-layers": _pilot(_SIGNED, 923, n_layers=4),
+    "three-hops-batch-128": _pilot(_THREE, 924, batch_size=128, lr=2e-3, steps=3_000),
+    "signed-batch-128": _pilot(_SIGNED, 925, batch_size=128, lr=2e-3, steps=3_000),
+}
+
+
+def train(config: RunConfig, path: Path, table: Path, device: torch.device, until: int) -> None:
+    """Train a pilot up to a step, measuring every 100 steps, or until a signal comes."""
+    objective = make_objective(config, device)
+    probes = config.task.examples("id", 256, seed=3)
+    parts = np.array(parts_of(probes))
+    with writing(path, config) as writer, stop_signals() as stopped:
+        session = Session(writer, config, objective.training, device)
+        rows = [row for row in _read(table) if row["step"] <= session.state.step]
+        latest: dict[str, float] = {}
+
+        def on_event(state: TrainState, event: StepEvent) -> None:
+            logged = session.log(event) or {}
+            latest.update({name: logged[name] for name in logged if name.endswith("accuracy")})
+            if event.step % 100 == 0:
+                row = {"step": event.step, "loss": round(float(event.loss), 4)}
+                rows.append(row | dict(along(state.model, probes, parts)) | latest)
+                latest.clear()
+                _write(table, rows)
+            session.keep()
+
+        end = min(until, session.last_step)
+        while session.state.step < end and not stopped():
+            fit(session.state, objective, until=min(end, session.next_due), on_event=on_event)
+        session.keep(leaving=True)
+        if session.is_trained and not stopped():
+            session.judge(stopped)
+
+
+def _read(table: Path) -> list[dict[str, float]]:
+    lines = csv.DictReader(table.read_text().splitlines()) if table.exists() else ()
+    return [{name: float(text) for name, text in line.items() if text} for line in lines]
+
+
+def _write(table: Path, rows: list[dict[str, float]]) -> None:
+    text = io.StringIO()
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_output(table, text.getvalue().encode())
+
+
+def main() -> None:
+    """Train a pilot."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("pilot", choices=PILOTS)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--until", type=int, default=1 << 30)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    device, table = resolve_device(asked.device), asked.out / f"{asked.pilot}.csv"
+    train(PILOTS[asked.pilot], asked.out / "runs" / asked.pilot, table, device, asked.until)
+
+
+if __name__ == "__main__":
+    main()

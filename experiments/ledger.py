@@ -1,0 +1,341 @@
+"""Judges every claim, and fills in what pages of docs say of claims and runs.
+
+Something stands between two comments that name it::
+
+    <!-- table: figures --> ... <!-- end -->
+    <!-- claim: c4-gamma -->supported, +0.36 [0.23, 0.48]<!-- end -->
+    <!-- part: c4-gamma neurips, pre -->supported<!-- end -->
+    <!-- papers: not supported, reversed -->1<!-- end -->
+    <!-- mean answer of random; normalization=pre route=gathered -->0.62<!-- end -->
+
+A number is a count, mean, smallest or largest value of a column over the runs of a study whose
+other columns have these values; ``random`` is all random settings. Scripts have further ``TABLES``.
+``python experiments/ledger.py`` writes the pages, docs/evidence/claims.json and the forest plots
+from the tables, ``--check`` only tells whether pages and verdicts are up to date.
+"""
+
+import argparse
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from pathlib import Path
+from statistics import mean
+from types import ModuleType
+from typing import get_args
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.files import write_output, write_text
+from anchor_interp._util.schema import canonical_json
+from claims import (
+    Claim,
+    Judgement,
+    Verdict,
+    archived,
+    claims_of,
+    family,
+    judge_all,
+    scripts,
+)
+from common import FIGURES, effect_text, estimate_text, montage, runs_text
+from effects import Row
+from forest import forests
+from random_settings import RUNS as RANDOM
+from studies import Data, Study, known
+
+ROOT = Path(__file__).parents[1]
+EVIDENCE = ROOT / "docs" / "evidence" / "claims.json"
+_DOCS = (
+    "results", "claims", "verdict", "questions", "mechanism", "tasks", "evidence/corners",
+    "evidence/unanswered", "evidence/verdict", "evidence/wide",
+)  # fmt: skip
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _DOCS)]
+OPEN = ("inconclusive", "not answerable here", "nothing comparable", "not run")
+_PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_TEXT = re.compile(r"(<!-- (claim|papers|verdict|part): ([\w\-.;, ]+) -->)[^<]*(<!-- end -->)")
+_NUMBER = re.compile(r"(<!-- ([a-z]+)(?: (\w+))? of ([\w-]+)(?:; ([^>]*))? -->)[^<]*(<!-- end -->)")
+_SUMMARIES: Mapping[str, Callable[[list[float]], float]] = {
+    "mean": mean, "smallest": min, "largest": max
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Everything that the tables say of claims."""
+
+    judgements: Mapping[str, Judgement]  # the judgement of every claim, by name
+    runs: Mapping[str, int]  # runs of every study
+    schema: int = 5
+
+
+class Pages:
+    """What pages show of the tables and of the verdicts on them."""
+
+    def __init__(self, data: Data, judged: Mapping[str, Judgement]) -> None:
+        self.data, self.judged = data, judged
+        self.claims: Sequence[Claim] = family()
+
+    @cached_property
+    def tables(self) -> Mapping[str, Callable[[], str]]:
+        """The tables by name: those of claims, and those of the scripts."""
+        made = {"counts": self.counts, "figures": self.figures, "unanswered": self.unanswered,
+                "studies": self.studies}  # fmt: skip
+        tables: dict[str, Callable[[], str]] = {**made}
+        from evidence import verdict
+
+        for script in (*scripts().values(), verdict):
+            for name, of in getattr(script, "TABLES", {}).items():
+                tables[name] = partial(of, self.data)
+        return tables
+
+    def filled(self, text: str) -> str:
+        """A page with every table and number made anew."""
+        texts: Mapping[str, Callable[[str], str]] = {
+            "claim": self.claim, "part": self.part, "papers": self.papers,
+            "verdict": self.verdict,
+        }  # fmt: skip
+        text = _PLACE.sub(lambda m: f"{m[1]}\n{self.tables[m[2]]()}\n{m[3]}", text)
+        text = _TEXT.sub(lambda m: f"{m[1]}{texts[m[2]](m[3])}{m[4]}", text)
+        return _NUMBER.sub(lambda m: f"{m[1]}{self.number(*m.groups()[1:5])}{m[6]}", text)
+
+    def counts(self) -> str:
+        """How many claims have each verdict, the papers' and ours."""
+
+        def counted(ours: bool) -> str:
+            found = [
+                self.judged[claim.name].verdict
+                for claim in self.claims
+                if claim.ours == ours and not claim.follows
+            ]
+            return ", ".join(f"**{n}** {v}" for v in get_args(Verdict) if (n := found.count(v)))
+
+        ours = sum(claim.ours for claim in self.claims)
+        follow = sum(bool(claim.follows) for claim in self.claims)
+        return (
+            f"{len(self.claims)} claims. {len(self.claims) - ours} are the papers': "
+            f"{counted(False)}. {follow} more can hardly fail, and no count has them.\n\n"
+            f"{ours} are ours: {counted(True)}. {len(archived())} others are "
+            "[archived](../experiments/archive.csv) with their last results.\n"
+        )
+
+    def figures(self) -> str:
+        """A section for every script: what it is about, its figure, claims and runs."""
+        return "\n".join(map(self._section, *zip(*scripts().items(), strict=True)))
+
+    def _section(self, name: str, script: ModuleType) -> str:
+        title, _, about = (script.__doc__ or "").strip().partition("\n\n")
+        title = " ".join(title.rstrip(".").split())
+        claims = claims_of(script)
+        own: Mapping[str, Study] = getattr(script, "RUNS", {})
+        shown = dict.fromkeys([*own, *(run for claim in claims for run in claim.effect.runs)])
+        runs = ", ".join(f"[`{study}`](../{_place(study)})" for study in shown)
+        lines = [self._line(claim) for claim in claims]
+        head = ["verdict", "claim", "effect (95 %)", "least / finds", "p / q", "runs"]
+        return (
+            f"## {title}\n\n{about.replace('``', '`').replace('*', chr(92) + '*')}\n\n"
+            f"[Figure](../figures/papers/{name}.png), [script](../experiments/{name}.py); "
+            f"runs: {runs}.\n\n{table(head, lines) if claims else ''}"
+        )
+
+    def _line(self, claim: Claim) -> list[str]:
+        judged = self.judged[claim.name]
+        whose, words = ("ours", claim.asks) if claim.ours else (claim.source, f"“{claim.quote}”")
+        said = f"**{claim.short}** ({whose})<br>{words}"
+        if claim.follows:
+            said += f"<br>*Not counted: it follows from {claim.follows}.*"
+        elif judged.verdict not in ("supported", "not run"):
+            said += f"<br>*{judged.reason}*"
+        found = judged.finding.found if judged.finding else None
+        return [
+            f'<a id="{claim.name}"></a>{judged.verdict}',
+            f"{said} {self._details(claim, judged)}",
+            effect_text(judged),
+            f"{claim.least:.2g}" + (f" / {found.finds:.2g}" if found else ""),
+            f"{_p(found.p)} / {_p(judged.q_value or 0.0)}" if found else "",
+            runs_text(judged).replace(" runs", ""),
+        ]
+
+    def _details(self, claim: Claim, judged: Judgement) -> str:
+        """What judges a claim, and the same in parts, folded away."""
+        equal = ""
+        if judged.finding and (adjusted := judged.finding.adjusted):
+            equal = f"{estimate_text(adjusted)}, p {_p(adjusted.p)}: "
+            equal += "yes" if judged.at_equal_settings else "no"
+        said = {
+            f"`{claim.name}`": claim.statistic,
+            "note": claim.note,
+            "at equal settings": equal,
+            "in parts": _parts(judged.parts),
+            "other strata": _parts(judged.also),
+            "known before": _known(judged),
+        }
+        lines = "<br>".join(f"{title}: {text}" for title, text in said.items() if text)
+        return f"<details><summary>details</summary>{lines}</details>"
+
+    def studies(self) -> str:
+        """What was trained."""
+        lines = []
+        for name, study in known().items():
+            rows = self.data.get(name, [])
+            minutes = sum(row.get("seconds") or 0.0 for row in rows) / 60
+            counts = [sum(row.get("rates", 1) for row in rows), len({row["seed"] for row in rows})]
+            lines.append([f"[{name}](../{_place(name)})", study.title, *map(str, counts),
+                          str(sum(row["censored"] for row in rows)),
+                          f"{minutes:.0f}" if minutes else ""])  # fmt: skip
+        head = ["study", "what is varied", "runs", "seeds", "censored", "core-minutes"]
+        return table(head, lines)
+
+    def unanswered(self) -> str:
+        """The claims that have no answer, the papers' first, and what each would take."""
+        lines = []
+        for claim in sorted(self.claims, key=lambda claim: claim.ours):
+            judged = self.judged[claim.name]
+            if judged.verdict in OPEN:
+                why = judged.reason.partition(";")[0]
+                link = f"[`{claim.name}`](../claims.md#{claim.name})"
+                takes = " ".join(filter(None, (claim.takes, self._more_runs(claim, judged))))
+                lines.append([link, "ours" if claim.ours else "paper", claim.short,
+                              f"{judged.verdict}: {why}", takes])  # fmt: skip
+        return table(["claim", "whose", "in short", "verdict", "what an answer would take"], lines)
+
+    def _more_runs(self, claim: Claim, judged: Judgement) -> str:
+        """How many runs of the same kind would find the least effect, and how long they train."""
+        if judged.finding is None or (found := judged.finding.found) is None:
+            return ""
+        times, why = (found.finds / claim.least) ** 2, ""
+        if times <= 1:  # the interval reaches the least effect
+            if claim.takes:
+                return ""
+            times, why = 4.0, " for an interval half as wide"
+        runs = math.ceil(times * len(judged.finding.runs))
+        rows = [row for name in claim.effect.runs for row in self.data[name]]
+        judging = [row for row in rows if row["run_id"] in judged.finding.runs]
+        seconds = [row["seconds"] for row in judging if row.get("seconds")]
+        hours = runs * mean(seconds) / 3600 if seconds else 0.0
+        cost = f", {hours:,.{int(hours < 10)}f} core-hours" if hours else ""
+        return f"{times:.2g} times as many runs{why}: {runs:,}{cost}."
+
+    def verdict(self, name: str) -> str:
+        """The verdict on a claim, which may be archived."""
+        return self.judged[name].verdict if name in self.judged else _archived(name)["verdict"]
+
+    def claim(self, name: str) -> str:
+        """A claim's verdict and effect."""
+        if name not in self.judged:
+            row = _archived(name)
+            numbers = [float(row[key]) for key in ("effect", "low", "high") if row[key]]
+            text = "{:+.2f} [{:.2f}, {:.2f}]".format(*numbers) if numbers else ""
+            return ", ".join(filter(None, (row["verdict"], text)))
+        return ", ".join(filter(None, (self.judged[name].verdict, effect_text(self.judged[name]))))
+
+    def part(self, name_and_part: str) -> str:
+        """The verdict on a claim in another task and layout: ``c4-gamma neurips, post``."""
+        name, _, part = name_and_part.partition(" ")
+        judged = self.judged[name]
+        found = {**judged.parts, **judged.also}
+        if judged.finding is not None and part not in found:
+            known = "; ".join(found) or "none"
+            raise ConfigError(f"the claim {name} has no part {part!r}; expected one of: {known}")
+        return judged.verdict if judged.finding is None else found[part].verdict
+
+    def papers(self, verdicts: str) -> str:
+        """How many claims of the papers have one of these verdicts."""
+        theirs = [self.judged[claim.name].verdict for claim in self.claims
+                  if not (claim.ours or claim.follows)]  # fmt: skip
+        return str(sum(verdict in verdicts.split(", ") for verdict in theirs))
+
+    def number(self, summary: str, column: str | None, study: str, only: str | None) -> str:
+        """A count, or another summary of a column, of the runs that have these values."""
+        rows = routed(self.data) if study == "random" else self.data[study]
+        for name, _, values in (one.partition("=") for one in (only or "").split()):
+            rows = [row for row in rows if str(row[name]) in values.split(",")]
+        if column is None:  # a count
+            return str(len(rows))
+        return f"{_SUMMARIES[summary]([v for r in rows if (v := r[column]) is not None]):.2f}"
+
+
+def routed(data: Data) -> list[Row]:
+    """All runs of random settings; ``route`` is the one that carries most."""
+    from anchor_interp.analysis.routes import RouteName
+
+    def route(row: Row) -> str | None:
+        if row.get("route_gathered") is None:
+            return None
+        names: Sequence[str] = get_args(RouteName)
+        return max(names, key=lambda name: float(row[f"route_{name}"]))
+
+    return [row | {"route": route(row)} for row in data.rows(*RANDOM)]
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    rows = [head, ["---"] * len(head), *lines]
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return "".join("| " + " | ".join(row) + " |\n" for row in escaped)
+
+
+def _parts(parts: Mapping[str, Judgement]) -> str:
+    def told(judged: Judgement) -> Iterator[str]:
+        found = judged.finding
+        if found is None or found.found is None:
+            yield f"{judged.verdict}"
+        else:
+            yield f"{found.found.effect:+.2f}, "
+            yield judged.verdict
+
+    return "; ".join(f"{name}: {''.join(told(judged))}" for name, judged in parts.items())
+
+
+def _known(judged: Judgement) -> str:
+    """On which runs a claim is judged that were known before it, and what the others say."""
+    if not judged.known or judged.finding is None:
+        return ""
+    others = judged.without_known
+    rest = "no others" if others is None else "too few others"
+    if others is not None and others.found is not None:
+        rest = f"without them {estimate_text(others.found)}, p {_p(others.found.p)}"
+    return f"{judged.known} of {len(judged.finding.runs)} runs; {rest}"
+
+
+def _archived(name: str) -> Mapping[str, str]:
+    return next(row for row in archived() if row["claim"] == name)
+
+
+@cache
+def _place(study: str) -> str:
+    return known()[study].table(Path("experiments/tables"), study).as_posix()
+
+
+def _p(value: float) -> str:
+    return f"{value:.4f}" if value >= 0.0001 else "< 0.0001"
+
+
+def main() -> None:
+    """Write the pages and forest plots, or only tell whether the pages are up to date."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if out of date")
+    parser.add_argument("--json", action="store_true", help="only print docs/evidence/claims.json")
+    asked = parser.parse_args()
+    data = Data()
+    judged = judge_all(data)
+    kept = {name: replace(j, finding=j.finding and replace(j.finding, runs=()))
+            for name, j in judged.items()}  # fmt: skip
+    evidence = canonical_json(Ledger(kept, {name: len(data[name]) for name in data})) + "\n"
+    if asked.json:
+        print(evidence, end="")
+        return
+    shown = Pages(data, judged)
+    texts = {page: shown.filled(page.read_text(encoding="utf-8")) for page in PAGES}
+    for file, text in {**texts, EVIDENCE: evidence}.items():
+        if asked.check and text != file.read_text(encoding="utf-8"):
+            parser.error(f"{file.relative_to(ROOT)} is out of date; run: python {__file__}")
+        if not asked.check:
+            write_text(file, text)
+    if not asked.check:
+        for name, panels in forests(judged).items():
+            write_output(FIGURES / f"{name}.png", montage(panels))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""What a study measures of its runs beside their evaluation: plain numbers by name.
+
+A run keeps them in its folder (:mod:`anchor_interp.runs.measurements`).
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from anchor_interp._util.errors import StoreError
+from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS
+from anchor_interp.analysis.similarity import (
+    Similarity,
+    answer_similarity,
+    block_similarity,
+    value_similarity,
+)
+from anchor_interp.models.embeddings import embedding_structure, key_embeddings
+from anchor_interp.runs.answers import answer_map
+from anchor_interp.runs.measurements import Measure, kept
+from anchor_interp.runs.run import Run
+from detection import broken_pairs, detection
+from effects import Row, never_came, number_of
+from learning_order import lateness, learning_curves
+
+Numbers = dict[str, float | str | None]  # columns of a study's table: numbers, or a phase's name
+
+# Training losses, in nats: 0.05 is where data count as fitted (NeurIPS paper, section 6).
+LEVELS: Mapping[str, float] = {"steps_to_loss": 0.05, "steps_to_half": 0.5}
+_LOGGED = 5
+CURVE, CURVE_POINTS = "held_out_loss_", 15  # held-out losses along the training of a language model
+
+
+def raw(run: Run) -> Numbers:
+    """Mean raw cosines of the items that the papers show, where their values are equal.
+
+    X_ao L1 (NeurIPS paper, figure 4a, 4b), V L1 (figure 4c), and the outputs under a second-anchor
+    mask (complexity-control paper, figure 4D).
+    """
+    model, task = run.model, run.config.anchor_task
+
+    def equal(found: Similarity) -> float:
+        same = np.triu(found.values[:, None] == found.values, 1)
+        return float(found.cosine[same].mean())
+
+    return {
+        "answer_raw": equal(answer_similarity(model, task)),
+        "value_raw": equal(value_similarity(model, task)),
+        "blocks_raw": equal(block_similarity(model, task)),
+    }
+
+
+def answers(run: Run) -> Numbers:
+    """How the answers to unseen pairs are mixed (:func:`anchor_interp.answer_map`).
+
+    ``mixed`` is 1 if no function holds in nine of ten cells. ``by_cell`` is the share of the
+    variance of "follows the rule" that key and position explain, if the rule's share is from 0.1 to
+    0.9. ``borrowed_near`` is the share of borrowed cells whose seen pair shares an anchor with the
+    unseen one, less what it is if every borrowed function is as likely; None below 20 such cells.
+    """
+    task, found = run.config.anchor_task, answer_map(run)
+    rule, explained = float(found.shares[..., 0].mean()), found.explained
+    targets = {pair: task.target(pair, task.keys) for pair in task.seen}
+    named, near = {str(pair): target for pair, target in targets.items()}, []
+    for (a, b), row in zip(found.pairs, found.holding, strict=True):
+        borrowed = {}
+        for i, name in enumerate(found.functions):
+            if (own := named.get(name.partition(":")[0])) is not None:
+                alike = [pair for pair, target in targets.items() if np.array_equal(target, own)]
+                borrowed[i] = any({a, b} & {*pair} for pair in alike)
+        cells = row[np.isin(row, [*borrowed])]
+        near += [borrowed[i] - np.mean([*borrowed.values()]) for i in cells.tolist()]
+    return {
+        "mixed": float(max(found.cells.values()) < 0.9),
+        "by_cell": explained.cell if explained and 0.1 <= rule <= 0.9 else None,
+        "borrowed_near": float(np.mean(near)) if len(near) >= 20 else None,
+    }
+
+
+def learning(run: Run) -> Numbers:
+    """The first step at which the mean of five logged losses is at most each of :data:`LEVELS`.
+
+    None for a run that never comes there.
+    """
+    logged = [(row["step"], row["loss"]) for row in run.metrics if "loss" in row]
+    if len(logged) < _LOGGED:
+        raise StoreError(f"{run.folder.path} has {len(logged)} logged losses; {_LOGGED} are needed")
+    steps, losses = map(np.array, zip(*logged, strict=True))
+    means = np.convolve(losses, np.full(_LOGGED, 1 / _LOGGED), mode="valid")
+    found: Numbers = {"final_loss": float(means[-1])}
+    for name, level in LEVELS.items():
+        there = np.flatnonzero(means <= level)
+        found[name] = float(steps[there[0] + _LOGGED - 1]) if len(there) else None
+    return found
+
+
+def pairs(run: Run) -> Numbers:
+    """When each ordered pair is learned, its mean loss, and how well these find broken pairs.
+
+    A pair that is not learned at the end counts as learned then.
+    """
+    curves = learning_curves(run)
+    late, loss = lateness(curves), curves.loss.mean(0)
+    found: Numbers = {"never_learned": float(np.isinf(late).sum())}
+    for (a, b), step, value in zip(curves.pairs, late, loss, strict=True):
+        found[f"late_pair_{a}{b}"] = float(min(step, curves.steps[-1]))
+        found[f"loss_pair_{a}{b}"] = float(value)
+    if broken := broken_pairs(run.config.anchor_task):
+        for name, scores in (("late", late), ("loss", loss), ("final", curves.loss[-1])):
+            areas = detection(scores, curves.pairs, broken)
+            found |= {f"auroc_{name}": areas.auroc, f"auroc_{name}_neighbours": areas.neighbours,
+                      f"auroc_{name}_strangers": areas.strangers}  # fmt: skip
+    return found
+
+
+def embedding(run: Run) -> Numbers:
+    """How far arithmetic steps stand out of the embedding, as z scores."""
+    steps = embedding_structure(key_embeddings(run.model, run.config.anchor_task)).steps
+    z = (steps.closeness - steps.expected) / steps.spread
+    return {f"step_z_{step}": float(z[steps.steps == step][0]) for step in range(2, 7)}
+
+
+def language(run: Run) -> Numbers:
+    """Held-out loss in nats at the end and along training, bits per byte, loss on the other part.
+
+    The end is judged on other windows than the points along training.
+    """
+    by_role = {score.role: score for score in run.evaluation.splits}
+    held_out, other = by_role["id"], by_role.get("ood")
+    found: Numbers = {
+        "held_out_loss": held_out.loss,
+        "held_out_bits": held_out.bits_per_byte,
+        "other_loss": None if other is None else other.loss,
+    }
+    along = [row["id_loss"] for row in run.metrics if "id_loss" in row][1:]
+    if len(along) != CURVE_POINTS:
+        raise StoreError(
+            f"{run.folder.path} has {len(along)} held-out losses; expected {CURVE_POINTS}"
+        )
+    return found | {f"{CURVE}{point:02}": loss for point, loss in enumerate(along, 1)}
+
+
+def attributes(run: Run) -> Numbers:
+    """The share of drawings of which each attribute is right, by split: such as ``ood_shape``."""
+    return {
+        f"{split.name}_{score.value}": score.accuracy
+        for split in run.evaluation.splits
+        for score in split.aspects
+        if score.aspect == "attribute"
+    }
+
+
+MEASURES = {name: Measure(name, f"{__name__}:{name}")
+            for name in ("raw", "answers", "pairs", "language", "embedding", "attributes")} | {
+    "mechanism": FINGERPRINT,
+    "learning": Measure("learning", f"{__name__}:learning", version=2),
+}  # fmt: skip
+# About how long each takes on a core at ``tiny``.
+SECONDS = {
+    "mechanism": 6.0,
+    "raw": 0.5,
+    "answers": 2.0,
+    "learning": 0.5,
+    "language": 0.5,
+    "pairs": 8.0,
+    "embedding": 1.0,
+    "attributes": 0.1,
+}
+
+
+def numbers(run: Path, name: str, step: int) -> Numbers | None:
+    """The numbers that a run folder keeps of a checkpoint; None if they have to be measured."""
+    found = kept(run, MEASURES[name], step)
+    if found is None or name != "mechanism":
+        return found
+    return {number: found[number] for number in NUMBERS}
+
+
+def log_steps(row: Row) -> float | None:
+    """Natural logarithm of the steps to a training loss of 0.05, or of all steps without it."""
+    if row.get("final_loss") is None:  # not measured
+        return None
+    steps = row["steps"] if never_came(row) else row["steps_to_loss"]
+    return math.log(steps)
+
+
+def rank_share(row: Row) -> float | None:
+    """Stable rank of W_Q L0 over its value at initialisation."""
+    rank, at_init = number_of(row, "stable_rank"), number_of(row, "stable_rank_at_init")
+    return rank / at_init if rank is not None and at_init else None

@@ -1,0 +1,171 @@
+"""Which runs of a table are compared, inside which strata, and which are left out and why."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import shown
+from anchor_interp.sweeps.columns import CIRCUMSTANCES
+from anchor_interp.sweeps.folder import read_table
+from anchor_interp.sweeps.settings import (
+    TableRow,
+    Value,
+    check_column,
+    is_missing,
+    label,
+    listed,
+    rows_where,
+    sort_key,
+    words,
+)
+
+FEWEST = 5  # runs of a kind, below which nothing is compared
+_YES, _NO = ("true", "yes", "1", "1.0"), ("false", "no", "0", "0.0", "")
+_NAMED = 4  # columns of a row in a warning
+_LOGGER = logging.getLogger(__name__)
+
+
+class Compared(NamedTuple):
+    """Runs that are compared by stratum, in an order that follows from them."""
+
+    strata: Mapping[str, list[TableRow]]
+    between: Sequence[Value] | None
+    """The two values of the setting whose runs are compared; None for a correlation."""
+    outside: Sequence[tuple[str, str, str]]
+    """For each run that is left out: its stratum, why, and its name."""
+
+    def left_out(self, *strata: str) -> dict[str, tuple[str, ...]]:
+        """The names of the runs that are left out, by why; of all strata if none is given."""
+        names: dict[str, list[str]] = defaultdict(list)
+        for at, why, name in self.outside:
+            if not strata or at in strata:
+                names[why].append(name)
+        return {why: tuple(some) for why, some in names.items()}
+
+
+def compared(
+    table: Any,
+    of: str,
+    on: str,
+    *,
+    within: Sequence[str],
+    between: Any,
+    cluster: Sequence[str],
+    where: Mapping[str, Any],
+) -> Compared:
+    """The runs that a question is about; arguments as of :func:`anchor_interp.effect`."""
+    given = _rows(table)
+    numbers = {id(row): f"row {i}" for i, row in enumerate(given) if is_missing(row.get("run_id"))}
+    rows = distinct_runs(rows_where(given, where)[0])
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    for name in (of, on, *within, *cluster):
+        check_column(name, "column", columns)
+    why = {id(row): _why_left_out(row, of, on) for row in rows}
+    counted = [row for row in rows if not why[id(row)]]
+    if not all(isinstance(row[of], int | float) for row in counted):
+        raise ConfigError(f"{of} holds texts; expected the column of a number")
+    between = _kinds(counted, on, between)
+    strata: dict[str, list[TableRow]] = defaultdict(list)
+    for row in sorted(counted, key=lambda row: sort_key(row, (on, of, *cluster))):
+        if between is None or row[on] in between:
+            strata[listed(map(row.get, within))].append(row)
+        else:
+            why[id(row)] = f"of another {label(on)}"
+    enough = {at: strata[at] for at in sorted(strata) if _enough(strata[at], on, between)}
+    few = [row for at in strata.keys() - enough.keys() for row in strata[at]]
+    why |= dict.fromkeys(map(id, few), "in a stratum with too little to compare")
+    outside = [
+        (listed(map(row.get, within)), why[id(row)], numbers.get(id(row)) or str(row["run_id"]))
+        for row in rows
+        if why[id(row)]
+    ]
+    return Compared(enough, between, outside)
+
+
+def distinct_runs(rows: Sequence[TableRow]) -> list[TableRow]:
+    """Each run once: rows of one ``run_id`` become one row with all their values.
+
+    ConfigError if two of them differ, but for :data:`anchor_interp.sweeps.columns.CIRCUMSTANCES`.
+    Rows without a ``run_id`` stay; a warning names those that repeat another one whole.
+    """
+    runs: dict[str | int, TableRow] = {}
+    seen: set[str] = set()
+    again: list[str] = []
+    for i, row in enumerate(rows):
+        if not is_missing(name := row.get("run_id")):
+            runs[str(name)] = _together(runs[str(name)], row) if str(name) in runs else row
+            continue
+        runs[i], text = row, repr(sorted(row.items(), key=repr))
+        if text in seen:
+            again.append(words(dict([*row.items()][:_NAMED])))
+        seen.add(text)
+    if again:
+        text = "%d of %d rows repeat another one whole and count as further runs (%.300s); %s"
+        such, to_do = "; ".join(dict.fromkeys(again)), "a column run_id would tell copies from runs"
+        _LOGGER.warning(text, len(again), len(rows), such, to_do)
+    return [*runs.values()]
+
+
+def _together(one: TableRow, two: TableRow) -> TableRow:
+    """One row of two rows of a run."""
+    known = {name: value for name, value in one.items() if not is_missing(value)}
+    for name in known.keys() & two.keys() - {*CIRCUMSTANCES}:
+        if not is_missing(two[name]) and known[name] != two[name]:
+            both = f"{name} {shown(known[name])} and {shown(two[name])}"
+            raise ConfigError(f"the run {one['run_id']} has {both}; keep one of its rows")
+    return two | known
+
+
+def _rows(table: Any) -> list[TableRow]:
+    """The rows of a table; a DataFrame's missing numbers become None."""
+    if isinstance(table, str | Path):
+        return read_table(table, whole=False)
+    if hasattr(table, "to_dict"):
+        table = table.astype(object).where(table.notna(), None).to_dict("records")
+    if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
+        raise ConfigError(f"table is {shown(table)}; expected a sweep folder, its table or rows")
+    return list(map(dict, table))
+
+
+def _why_left_out(row: TableRow, of: str, on: str) -> str:
+    """Why a run does not count; empty if it has converged and has both values."""
+    if (status := row.get("status", "done")) != "done":
+        return str(status or "missing")
+    if _is_true(row.get("censored"), "censored"):
+        return "undertrained" if row.get("phase", "undertrained") == "undertrained" else "censored"
+    return next((f"without {label(n)}" for n in (of, on) if is_missing(row.get(n))), "")
+
+
+def _is_true(value: Any, name: str) -> bool:
+    """What a flag says; one that is missing says no."""
+    says = "" if is_missing(value) else str(value).strip().lower()
+    if says not in (*_YES, *_NO):
+        raise ConfigError(f"{name} is {shown(value)}; expected true or false")
+    return says in _YES
+
+
+def _kinds(rows: Sequence[TableRow], on: str, between: Any) -> Sequence[Value] | None:
+    """The two values of a setting to compare; None if it is a number with fewer or more values."""
+    values = sorted({row[on] for row in rows}, key=str)
+    if between is not None:
+        known = [v for v in values if isinstance(between, Sequence) and v in tuple(between)]
+        if len(known) != 2 or len(between) != 2:
+            expected = f"expected two values of {on}: {listed(values)}"
+            raise ConfigError(f"between is {shown(between)}; {expected}")
+        return tuple(between)
+    numbers = [isinstance(value, int | float) for value in values]
+    if len(values) == 2 and (all(numbers) or not any(numbers)):
+        return min(values), max(values)
+    if not all(numbers):
+        raise ConfigError(f"{on} holds texts; give two of them as between: {listed(values)}")
+    return None
+
+
+def _enough(rows: Sequence[TableRow], on: str, between: Sequence[Value] | None) -> bool:
+    """Whether a stratum has enough runs of each kind, or enough at different settings."""
+    if between is None:
+        return len(rows) >= FEWEST and len({row[on] for row in rows}) > 1
+    return all(sum(row[on] == value for row in rows) >= FEWEST for value in between)

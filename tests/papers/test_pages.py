@@ -1,0 +1,56 @@
+"""Pages: up to date with the tables, short, and every link to a claim or a figure leads there."""
+
+import re
+
+import pytest
+
+from anchor_interp._util.errors import ConfigError
+from claims import Judgement, archived, family
+from ledger import PAGES, ROOT, Pages
+from studies import Data
+
+
+@pytest.fixture(scope="module")
+def pages(judged: dict[str, Judgement]) -> Pages:
+    return Pages(Data(), judged)
+
+
+def test_the_pages_have_the_tables_numbers(pages: Pages) -> None:
+    for path in PAGES:
+        text = path.read_text(encoding="utf-8")
+        assert pages.filled(text) == text, f"{path.name}: run python experiments/ledger.py"
+
+
+def test_the_page_of_claims_is_short_and_has_a_section_a_figure() -> None:
+    text = (ROOT / "docs/claims.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 12_000
+    for claim in family():
+        assert f'<a id="{claim.name}"></a>' in text
+
+
+def test_links_to_claims_lead_to_claims() -> None:
+    names = {claim.name for claim in family()}
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        text = path.read_text(encoding="utf-8")
+        assert set(re.findall(r"claims\.md#([\w-]+)", text)) <= names, path
+        for picture in re.findall(r"figures/(papers/[\w/]+\.png)", text):
+            assert (ROOT / "figures" / picture).is_file(), (path, picture)
+
+
+def test_counts_leave_out_what_can_hardly_fail(pages: Pages) -> None:
+    counted = sum(not (claim.ours or claim.follows) for claim in family())
+    verdicts = {pages.judged[claim.name].verdict for claim in family()}
+    assert int(pages.papers(", ".join(verdicts))) == counted
+    papers = pages.counts().partition("\n")[0]
+    assert sum(map(int, re.findall(r"\*\*(\d+)\*\*", papers))) == counted
+
+
+def test_an_archived_claim_keeps_its_last_result(pages: Pages) -> None:
+    row = next(row for row in archived() if row["claim"] == "fig2-gives-way")
+    assert pages.verdict("fig2-gives-way") == row["verdict"] == "withdrawn"
+    assert pages.claim("fig2-gives-way").startswith("withdrawn, +0.28 [")
+
+
+def test_an_unknown_part_is_named(pages: Pages) -> None:
+    with pytest.raises(ConfigError, match="the claim n52-values has no part 'post'"):
+        pages.part("n52-values post")
