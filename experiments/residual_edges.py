@@ -173,7 +173,7 @@ def report(compared: Sequence[Row], kept: Sequence[Row], passes: Row) -> None:
     ]  # fmt: skip
     circuits = table(["model", "way", "edges", "accuracy", "logit difference",
                       "best of 20 random", "kept"], sizes)  # fmt: skip
-    text = " and ".join(f"{n:.1f} ({steps} steps)" for steps, n in passes.items())
+    text = " and ".join(f"{n:.1f} with `steps={steps}`" for steps, n in passes.items())
     found = {"compared": compared, "kept": kept, "forward_passes_a_step": passes}
     tell("residual_edges", found, n=N, alike=table(head, lines), circuits=circuits, passes=text)
 
