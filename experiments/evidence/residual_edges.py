@@ -194,28 +194,10 @@ def report(rows: Rows) -> dict[str, object]:
             "8 steps", "all edges cut", "largest miss, 8 steps"]  # fmt: skip
     circuits = table(["model", "way", "edges", "accuracy", "logit difference",
                       "best of 20 random", "kept"], sizes)  # fmt: skip
-<<<<<<< HEAD:experiments/evidence/residual_edges.py
-=======
-    text = " and ".join(f"{n:.1f} with `steps={steps}`" for steps, n in passes.items())
-    found = {"compared": compared, "kept": kept, "forward_passes_a_step": passes}
-    tell("residual_edges", found, n=N, alike=table(head, lines), circuits=circuits, passes=text)
-
-
-def main() -> None:
-    """Measure and report."""
-    models = {name: (run.model, run.config.anchor_task) for name in SPECIMENS
-              for run in [ai.load(name)]}  # fmt: skip
-    models |= {name: (m, TASKS["complexity-control"]) for name, m in random_models().items()}
-    rows, circuits = [], []
-    for name, (model, task) in models.items():
-        say(f"residual_edges: {name}")
-        rows.append(compared(name, model, task))
-    for name in SPECIMENS:
-        say(f"residual_edges: the circuits of {name}")
-        circuits.append(kept(name))
->>>>>>> edges:experiments/residual_edges.py
     say("residual_edges: the cost")
     passes = cost()
-    text = " and ".join(f"{n:.1f} ({steps} steps)" for steps, n in passes.items())
-    data = {"models": list(rows), "forward_passes_a_step": passes}
+    text = " and ".join(f"{n:.1f} with `steps={steps}`" for steps, n in passes.items())
+    alone = [{name: row[name] for name in row if name != "kept"} for row in rows]
+    circuit_rows = [{"model": row["model"], **row["kept"]} for row in rows if "kept" in row]
+    data = {"compared": alone, "kept": circuit_rows, "forward_passes_a_step": passes}
     return {"data": data, "n": N, "alike": table(head, lines), "circuits": circuits, "passes": text}
