@@ -59,12 +59,13 @@ def test_an_export_gives_the_same_model(finished_run: Run, exported: Path) -> No
 def test_an_export_keeps_a_bias_that_is_no_parameter(tmp_path: Path, finished_run: Run) -> None:
     """It is zero while a model trains, and can be set afterwards."""
     run = finished_run.at(40)
-    assert "b_in" not in dict(run.model.blocks[0].mlp.named_parameters())
-    run.model.blocks[0].mlp.b_in.fill_(0.5)
+    mlp: Any = run.model.blocks[0].mlp
+    assert "b_in" not in dict(mlp.named_parameters())
+    mlp.b_in.fill_(0.5)
     again = load_transformer(run.export(tmp_path / "w.safetensors"))
     assert torch.equal(again(TOKENS), run.model(TOKENS))
     assert not torch.equal(again(TOKENS), finished_run.model(TOKENS))
-    run.model.blocks[0].mlp.b_in[3] = torch.nan
+    mlp.b_in[3] = torch.nan
     with pytest.raises(StoreError, match=r"0\.mlp\.b_in holds 1 of .* not finite"):
         load_transformer(run.export(tmp_path / "w.safetensors"))
 
@@ -193,7 +194,7 @@ def test_weights_of_a_task_that_is_not_imported_are_opened(exported: Path) -> No
 
 
 def plain_model(**settings: Any) -> HookedTransformer:
-    plain = {
+    plain: dict[str, Any] = {
         "n_layers": 1, "d_model": 8, "d_head": 4, "n_heads": 2, "d_vocab": 110, "n_ctx": 9,
         "act_fn": "gelu", "seed": None, "device": "cpu",
     }  # fmt: skip

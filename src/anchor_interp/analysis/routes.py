@@ -177,7 +177,7 @@ def route_scores(
     if lacking := [(count, source) for source, (legs, count) in measured.items() if not legs]:
         change = " and ".join(f"{count} of {n} with the {source}" for count, source in lacking)
         reason = f"too few answers change, {change}: the effect of a token has no shares"
-        none = dict.fromkeys(ROUTES, math.nan)
+        none: dict[str, Any] = dict.fromkeys(ROUTES, math.nan)
         return RouteScores(**none, n=counts, details=details, reason=reason)
 
     def weakest(route: RouteName, split: int) -> float:

@@ -256,7 +256,8 @@ def is_trained(
     task: AnchorTask, sequences: Sequences, held: Bool[np.ndarray, "pair key position"]
 ) -> Bool[np.ndarray, " n"]:
     """Whether the pair, key and position of each sequence are among those that training holds."""
-    return held[sequences.pair, sequences.key - task.key_min, sequences.position]
+    trained: np.ndarray = held[sequences.pair, sequences.key - task.key_min, sequences.position]
+    return trained
 
 
 def _untrained_accuracy(
