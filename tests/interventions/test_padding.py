@@ -169,6 +169,26 @@ def test_an_ablated_edge_of_padded_examples_is_that_of_each_alone(
         assert padded.reachable.sum() == cut.reachable.sum()  # no edge of padding is a part
 
 
+def test_residual_edges_of_padded_examples_are_those_of_each_alone(
+    model: HookedTransformer,
+) -> None:
+    clean, corrupted = sentences(), sentences(seed=1, answers=WRONG)
+    for row in range(N):
+        scores, measured = list[Any](), list[Any]()
+        for own, given in (
+            (clean[row], corrupted[row]),
+            (alone(clean, row), alone(corrupted, row)),
+        ):
+            scores.append(ai.edge_attribution(model, own, given, ai.log_prob(own)).scores)
+            bench = ai.EdgeAblation(model, own, references=given, parts="residual edges")
+            edges = np.argwhere(bench.reachable)[::7]
+            cut = np.repeat(bench.reachable[None] & False, len(edges), axis=0)
+            cut[np.arange(len(edges)), *edges.T] = True
+            measured.append(bench.measure(cut))
+        np.testing.assert_allclose(scores[0], scores[1], rtol=0, atol=1e-10)
+        np.testing.assert_allclose(measured[0], measured[1], rtol=0, atol=1e-10)
+
+
 def test_a_circuit_of_padded_examples_has_no_edge_of_padding() -> None:
     model = random_model("pre", n_layers=2, n_heads=1)
     tokens = np.random.default_rng(0).integers(1, 100, (6, 6))
