@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import anchor_interp as ai
 import own_task
 from anchor_interp.analysis.probes import find_twins
 from anchor_interp.tasks.examples import order_of
