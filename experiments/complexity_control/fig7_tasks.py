@@ -74,6 +74,14 @@ def _addition_20() -> Sweep:
     return Sweep((Grid(start, together=(_CORNER_SETTINGS,), seeds=tuple(range(1015, 1035))),))
 
 
+def _addition_matched() -> Sweep:
+    """All four corners of a seed, then those of the next, each until its ID accuracy is 0.999."""
+    (grid,) = _addition_20().grids
+    start = override(grid.start, until_accuracy=0.999)
+    seeds = range(1065, 1085)
+    return Sweep(tuple(Grid(start, _CORNER_SETTINGS, seeds=(seed,)) for seed in seeds))
+
+
 def _scan_fitted() -> Sweep:
     """The larger two numbers of commands; a decay of 1 keeps the small corner from fitting."""
     start = preset("scan", until_accuracy=0.99, eval_every=250)
@@ -109,6 +117,7 @@ RUNS: Mapping[str, Study] = {
     ),
     "cogs-fitted": Study("two corners on COGS until they are fitted", _cogs_fitted),
     "addition-20": Study("both settings on addition, twenty seeds", _addition_20),
+    "addition-matched": Study("four corners on addition until they are fitted", _addition_matched),
     "addition": Study("both settings and the data on addition", _addition),
     "scan": Study(
         "both settings and the data on SCAN",
