@@ -150,8 +150,8 @@ def test_the_readme_shows_the_task_before_anything_else() -> None:
     """What does not reproduce comes after the task; a word is explained where it first stands."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     landmarks = (
-        "figures/task.svg", "*inferential*:", "do not support", "make quickstart",
-        "make test", "figures/quickstart.png", "## What the papers say and what we find",
+        "figures/task.svg", "*inferential*:", "make quickstart", "make test",
+        "figures/quickstart.png", "## What the papers say and what we find", "do not support",
     )  # fmt: skip
     places = [text.index(landmark) for landmark in landmarks]
     assert places == sorted(places)
