@@ -55,7 +55,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
     figures = (path for path in ROOT.glob("figures/**/*") if path.is_file())
-    tables = ROOT.glob("experiments/tables/*/*.csv")
+    kinds = ("tables/*/*.csv", "*.csv", "*.toml", "*/*.py")
+    tables = [path for kind in kinds for path in ROOT.glob(f"experiments/{kind}")]
     examples = (path for path in ROOT.glob("examples/*.*") if path.is_file())
     for path in (*figures, *tables, *examples, *(ROOT / name for name in ROOT_FILES)):
         relative = path.relative_to(ROOT).as_posix()

@@ -39,7 +39,7 @@ from claims import (
     scripts,
 )
 from common import FIGURES, effect_text, estimate_text, montage, runs_text
-from effects import Row
+from effects import Row, Rows
 from forest import forests
 from random_settings import RUNS as RANDOM
 from studies import Data, Study, known
@@ -129,7 +129,7 @@ class Pages:
         claims = claims_of(script)
         own: Mapping[str, Study] = getattr(script, "RUNS", {})
         shown = dict.fromkeys([*own, *(run for claim in claims for run in claim.effect.runs)])
-        runs = ", ".join(f"[`{study}`](../{_place(study)})" for study in shown)
+        runs = ", ".join(_study_link(study, f"`{study}`") for study in shown)
         lines = [self._line(claim) for claim in claims]
         head = ["verdict", "claim", "effect (95 %)", "least / finds", "p / q", "runs"]
         return (
@@ -178,9 +178,9 @@ class Pages:
         lines = []
         for name, study in known().items():
             rows = self.data.get(name, [])
-            minutes = sum(row.get("seconds") or 0.0 for row in rows) / 60
+            minutes = sum(_own_seconds(rows)) / 60
             counts = [sum(row.get("rates", 1) for row in rows), len({row["seed"] for row in rows})]
-            lines.append([f"[{name}](../{_place(name)})", study.title, *map(str, counts),
+            lines.append([_study_link(name, name), study.title, *map(str, counts),
                           str(sum(row["censored"] for row in rows)),
                           f"{minutes:.0f}" if minutes else ""])  # fmt: skip
         head = ["study", "what is varied", "runs", "seeds", "censored", "core-minutes"]
@@ -211,7 +211,7 @@ class Pages:
         runs = math.ceil(times * len(judged.finding.runs))
         rows = [row for name in claim.effect.runs for row in self.data[name]]
         judging = [row for row in rows if row["run_id"] in judged.finding.runs]
-        seconds = [row["seconds"] for row in judging if row.get("seconds")]
+        seconds = _own_seconds(judging)
         hours = runs * mean(seconds) / 3600 if seconds else 0.0
         cost = f", {hours:,.{int(hours < 10)}f} core-hours" if hours else ""
         return f"{times:.2g} times as many runs{why}: {runs:,}{cost}."
@@ -303,6 +303,18 @@ def _archived(name: str) -> Mapping[str, str]:
 
 
 @cache
+def _study_link(study: str, shown: str) -> str:
+    """A study's name, with a link if its table is there."""
+    there = (ROOT / _place(study)).exists()
+    return f"[{shown}](../{_place(study)})" if there else shown
+
+
+def _own_seconds(rows: Rows) -> list[float]:
+    """The seconds of runs that trained by themselves; a GPU trains those in TF32 as batches."""
+    return [row["seconds"] for row in rows
+            if row.get("seconds") and row.get("precision") != "tf32"]  # fmt: skip
+
+
 def _place(study: str) -> str:
     return known()[study].table(Path("experiments/tables"), study).as_posix()
 

@@ -133,7 +133,7 @@ def train(
 
     It can be stopped and resumed at any point: runs and what is measured of them stand in a sweep
     folder. The row of a finished run stays, unless the run ends once more with all the numbers that
-    the row has. Returns runs that failed or lack a number that this device could make.
+    the row has, and more. Returns runs that failed or lack a number that this device could make.
     """
     asked = {name: study(name) for name in names}
     for name, of in asked.items():
@@ -190,7 +190,7 @@ class _Wanted:
     def add(self, row: Row) -> None:
         """Take the row of a run that has ended."""
         old = self.rows.get(row["run_id"])
-        richer = row["status"] == "done" and _measured(row) >= _measured(old or {})
+        richer = row["status"] == "done" and _measured(row) > _measured(old or {})
         if old is None or old["status"] != "done" or richer:
             self.rows[row["run_id"]] = row
 

@@ -50,7 +50,7 @@ def _of_recipes(name: str, folder: Path, seeds: Sequence[int]) -> list[Row]:
             say(f"{name}: no run of {recipe} with seed {missing}")
         if not there:
             raise StoreError(f"{folder} holds no finished run of {recipe}; train it with "
-                             "python -m evidence.recipes judge")  # fmt: skip
+                             "PYTHONPATH=experiments python -m evidence.recipes judge")  # fmt: skip
         for seed in there:
             run = load(folder / str(seed) / recipe)
             if kept(run.folder.path, measure, run.step) is None:

@@ -196,6 +196,8 @@ def report(rows: Rows) -> dict[str, object]:
                       "best of 20 random", "kept"], sizes)  # fmt: skip
     say("residual_edges: the cost")
     passes = cost()
-    text = " and ".join(f"{n:.1f} ({steps} steps)" for steps, n in passes.items())
-    data = {"models": list(rows), "forward_passes_a_step": passes}
+    text = " and ".join(f"{n:.1f} with `steps={steps}`" for steps, n in passes.items())
+    alone = [{name: row[name] for name in row if name != "kept"} for row in rows]
+    circuit_rows = [{"model": row["model"], **row["kept"]} for row in rows if "kept" in row]
+    data = {"compared": alone, "kept": circuit_rows, "forward_passes_a_step": passes}
     return {"data": data, "n": N, "alike": table(head, lines), "circuits": circuits, "passes": text}

@@ -100,7 +100,8 @@ CLAIMS = [
         note="Takes the place of complexity-small (archived, not supported): narrow models of "
         "gamma 0.7 tend to symmetric solutions (31 of 41 random settings with gamma 0.65 to 0.75; "
         "2 are inferential), and the sentence is about the others.",
-        takes="45 runs of 10,000 steps at width 400: 25 core-hours, or 20 minutes of a GPU.",
+        takes="45 runs of 10,000 steps at width 400: 25 core-hours, or 6 minutes of an "
+        "H100 as batches.",
     ),
     registered(
         "complexity-large", "large weights: as fast with broken pairs",

@@ -94,7 +94,7 @@ def test_completeness_is_the_estimate_at_the_embedding_over_the_whole_difference
     values = []
     with torch.no_grad():
         for share in (step, -step, 1.0, 0.0):
-            moved = [("hook_embed", lambda x, share=share, **_: x + share * (other - x))]
+            moved: Any = [("hook_embed", lambda x, share=share, **_: x + share * (other - x))]
             values.append(metric(model.run_with_hooks(base, fwd_hooks=moved)[:, -1]).mean().item())
     slope = (values[0] - values[1]) / (2 * step)
     assert found.completeness == pytest.approx(slope / (values[2] - values[3]), rel=1e-4)

@@ -305,7 +305,7 @@ def test_masked_padding_changes_no_score() -> None:
         for e in short
     ]  # fmt: skip
     found, expected = (
-        ai.edge_attribution(model, *pair, metric=METRIC).scores for pair in (padded, short)
+        ai.edge_attribution(model, one, other, METRIC).scores for one, other in (padded, short)
     )
     np.testing.assert_allclose(found, expected, atol=1e-12)
     benches = [

@@ -40,7 +40,11 @@ def assert_own_branches(model: Any, tokens: Tensor) -> set[str]:
 
     def move(directions: list[Tensor], step: float) -> Any:
         left = list(directions)
-        return lambda value, **_: value + step * left.pop(0)
+
+        def add(value: Tensor, **_: Any) -> Tensor:
+            return value + step * left.pop(0)
+
+        return add
 
     measure((), [(name, see(name)) for name in fired])
     for name in fired:
@@ -52,9 +56,7 @@ def assert_own_branches(model: Any, tokens: Tensor) -> set[str]:
         slope = (ends[0] - ends[1]) / (2 * STEP)
         pairs = zip(kept[name], directions, strict=True)
         own = sum(float((at[id(v)] * d).sum()) for v, d in pairs if at[id(v)] is not None)
-        torch.testing.assert_close(
-            own, slope, rtol=1e-5, atol=1e-5, msg=f"of {name}: {own} {slope}"
-        )
+        torch.testing.assert_close(own, slope, rtol=1e-5, atol=1e-5, msg=f"{name}: {own}, {slope}")
         if passed[name]:
             through = sum(
                 float((g * d).sum()) for g, d in zip(passed[name][::-1], directions, strict=True)

@@ -30,7 +30,7 @@ from anchor_interp.interventions.patching import PatchResult
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.pages.analysis_page import render_analysis, write_analysis
 from anchor_interp.runs.evaluation import accuracy
-from anchor_interp.tasks.exchanges import renamed_answers
+from anchor_interp.tasks.exchanges import InterchangePairs, renamed_answers
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 N, PAD = 5, 119
@@ -190,6 +190,20 @@ def test_exchanging_a_token_gives_the_answer_of_the_other_sequence() -> None:
     assert found.basis.shape == (16, 2)
 
 
+@pytest.mark.parametrize("n", [2, 3, 5, 106])
+def test_arbitrary_labels_are_not_the_labels_themselves(n: int) -> None:
+    """Of two answers every other permutation leaves both as they are, which controls nothing."""
+    tokens, answers = np.arange(2 * n).reshape(n, 2), np.arange(n)
+    base = ai.Examples(tokens, answers)
+    pairs = InterchangePairs(base, base, answers)
+    for seed in range(8):
+        renamed = renamed_answers(range(n), pairs, seed=seed).counterfactual
+        assert sorted(renamed) == [*range(n)]
+        assert (renamed == answers).mean() <= 0.1
+    with pytest.raises(ai.ConfigError, match="1 answer cannot be renamed; give all"):
+        renamed_answers([0], InterchangePairs(base[:1], base[:1], answers[:1]), seed=0)
+
+
 def twelve(places: Any = None) -> ai.Examples:
     """Six examples with the verb at 1 and six with it elsewhere, all answers different."""
     tokens = np.random.default_rng(0).integers(0, 100, (12, 9))
@@ -278,7 +292,7 @@ def test_the_order_of_examples_changes_nothing() -> None:
         analysis = ai.analyze_model(model, ai.Examples(tokens[order], answers[order]), quiet=True)
         assert analysis.examples is not None
         assert analysis.examples.circuit is not None
-        found.append(to_dict(analysis.examples))
+        found.append(json.dumps(to_dict(analysis.examples)))  # NaN equals itself
     assert found[0] == found[1] == found[2]
 
 

@@ -277,8 +277,8 @@ def test_answers_that_do_not_exist_are_refused() -> None:
 
 
 def result_of(values: list[list[float]], clean: list[float], corrupted: list[float]) -> PatchResult:
-    arrays = (np.array(x, dtype=np.float64) for x in (values, clean, corrupted))
-    return PatchResult((Site("resid_pre", 0),) * len(values), "denoise", *arrays)
+    each, one, other = (np.array(x, dtype=np.float64) for x in (values, clean, corrupted))
+    return PatchResult((Site("resid_pre", 0),) * len(values), "denoise", each, one, other)
 
 
 def test_the_recovery_follows_from_the_metric_and_is_not_clamped() -> None:

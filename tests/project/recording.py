@@ -198,9 +198,7 @@ def _sweep() -> dict[str, Any]:
 
 
 def _ledger() -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        options = ("--judge", "--tables", "experiments/tables/tiny", "--json", "--out", folder)
-        return dict(_leaves(json.loads(_python("-m", "experiments.papers", *options))))
+    return dict(_leaves(json.loads(_python("experiments/ledger.py", "--json"))))
 
 
 def _public_names() -> dict[str, Any]:

@@ -15,8 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
+import anchor_interp as ai
 import own_task
 from anchor_interp.analysis.probes import find_twins
+from anchor_interp.tasks.examples import order_of
 
 STEPS = {"induction": 200, "modular_addition": 150}
 
@@ -72,12 +74,18 @@ def test_the_page_tells_how_often_the_model_is_right(made: Any) -> None:
     assert (analysis.examples.flow is None) == (model.cfg.n_layers > 1)  # too many edges
 
 
+def in_order(examples: ai.Examples) -> ai.Examples:
+    """The examples as an analysis takes them, whatever order they are given in."""
+    found = examples[order_of(examples)[0]]
+    return found[np.random.default_rng(0).permutation(len(found))]
+
+
 def test_patching(made: Any) -> None:
     """Every site: the twin's run with one activation of the example's."""
     model, examples, analysis, out = made
     found = analysis.examples.patches
     inside = [(site.activation, site.layer) != ("resid_pre", 0) for site in found.sites]
-    clean, corrupted, answers = find_twins(examples, seed=0)
+    clean, corrupted, answers = find_twins(in_order(examples), seed=0)
     np.testing.assert_array_equal(clean.at, corrupted.at)
     right, other = answers.T
     assert all(right != other)
@@ -114,7 +122,7 @@ def test_attribution(made: Any) -> None:
     """The parts sum to both logits, and a head's part is its z through W_O and W_U."""
     model, examples, analysis, out = made
     found = analysis.examples.attribution
-    clean, _, answers = find_twins(examples, seed=0)
+    clean, _, answers = find_twins(in_order(examples), seed=0)
     logits, rows = answered(model, clean), np.arange(100)
     summed = logits[rows[:, None], answers].numpy()
     np.testing.assert_allclose(found.logits.sum(0), summed, atol=1e-3)
@@ -137,12 +145,20 @@ def test_the_circuit(made: Any) -> None:
     """Faithfulness: what is outside carries what it carries in the next example of the order."""
     model, examples, analysis, out = made
     scores, circuit = analysis.examples.scores, analysis.examples.circuit
+    examples = in_order(examples)
     where = np.stack([examples.at, *examples.places.values()], 1)
     alike = (where == Counter(map(tuple, where.tolist())).most_common(1)[0][0]).all(1)
-    judged = examples[alike][:200][1::2]
+    judged = examples[alike]
+    stop = int(judged.at[0]) + 1
+    _, first = np.unique(judged.tokens[:, :stop], axis=0, return_index=True)
+    judged = judged[np.sort(first)[:200]][1::2]
+    _, rows, which = np.unique(
+        judged.tokens[:, :stop], axis=0, return_index=True, return_inverse=True
+    )
     n = len(judged)
-    cycle, other = np.random.default_rng(0).permutation(n), np.empty(n, int)
-    other[cycle] = np.roll(cycle, -1)
+    cycle, following = np.random.default_rng(0).permutation(n), np.empty(n, int)
+    following[cycle] = np.roll(cycle, -1)
+    other = rows[following[which.ravel()]]
     _, cache = model.run_with_cache(torch.from_numpy(judged.tokens.astype(np.int64)))
     n_heads, length = model.cfg.n_heads, circuit.edges.shape[-1]
 

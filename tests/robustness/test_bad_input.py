@@ -32,6 +32,7 @@ from anchor_interp import (
     complexity,
     contrast_pairs,
     edge,
+    edge_attribution,
     effect,
     exact_model,
     exchange_label,
@@ -39,6 +40,7 @@ from anchor_interp import (
     fingerprint_model,
     interchange,
     interchange_pairs,
+    kl_divergence,
     learn_subspace,
     learning_coefficient,
     load_transformer,
@@ -266,6 +268,14 @@ ARGUMENTS: list[tuple[Build, str]] = [
     ),
     (lambda: given(attribute_logits, 3, None), "model is 3; expected a HookedTransformer"),
     (lambda: given(edge, tiny_model(), 9, layer=5, query=0, key=0), "layer is 5; expected at mo"),
+    (
+        lambda: given(kl_divergence, 3, None),
+        "model is 3; expected a HookedTransformer",
+    ),
+    (
+        lambda: given(edge_attribution, 3, None, None, None),
+        "model is 3; expected a HookedTransformer",
+    ),
     (lambda: given(score_circuit, 3, None), "bench is 3; expected an EdgeAblation"),
     (lambda: given(prune, 3), "bench is 3; expected an EdgeAblation"),
     (

@@ -13,6 +13,7 @@ from small_models import FEW_KEYS, random_model, small_exact
 import anchor_interp as ai
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.analysis.mask_leakage import mask_leakage
+from anchor_interp.interventions.sites import Activation
 from anchor_interp.models.decoding import generate
 from anchor_interp.models.matrices import gaussian_numbers
 from anchor_interp.runs.config import override
@@ -40,7 +41,7 @@ def test_every_tensor_that_is_made_names_its_device() -> None:
     assert unnamed == []
 
 
-def _patched(*names: str) -> Callable[[ai.Run], Any]:
+def _patched(*names: Activation) -> Callable[[ai.Run], Any]:
     def measure(run: ai.Run) -> Any:
         kinds: Any = names
         sites = ai.site_grid(run.model, kinds)

@@ -30,8 +30,9 @@ from anchor_interp.interventions.patching import SMALLEST_DIFFERENCE, Direction,
 from anchor_interp.interventions.sites import Site, check_sites
 from anchor_interp.models.forward import answer_logits
 from anchor_interp.models.lens import is_bridge
+from anchor_interp.models.overrides import is_library_whole
 from anchor_interp.models.rows import Rows
-from anchor_interp.models.transformer import HookedTransformer, Inputs
+from anchor_interp.models.transformer import HookedTransformer, Inputs, are_hooked
 
 _EMBEDDING = "hook_embed"
 _AFTER = ("ln_final.", "unembed.")
@@ -129,13 +130,19 @@ def gradients(
 def logits_at(model: HookedTransformer, rows: Rows) -> Float[Tensor, "n d_vocab"]:
     """Logits where each row is answered, without unembedding the other positions if possible.
 
-    It is not in bridges, with a soft cap of the logits, or with a hook after the last layer.
+    It is not in bridges, with a soft cap of the logits, a hook after the last layer, or a forward
+    pass that a user changed.
     """
     after = [point for name, point in model.hook_dict.items() if name.startswith(_AFTER)]
     capped = (getattr(model.cfg, "output_logits_soft_cap", None) or 0) > 0
-    if is_bridge(model) or capped or any(point.has_hooks() for point in after):
+    changed = "forward" in vars(model) or not is_library_whole() or are_hooked([model])
+    if is_bridge(model) or capped or changed or any(point.has_hooks() for point in after):
         return answer_logits(model, rows)
     stream, at = rows.through(model, stop_at_layer=model.cfg.n_layers), rows.at
-    read = stream[:, -1:] if at is None else stream[torch.arange(len(at)), at][:, None]
+    read = (
+        stream[:, -1:]
+        if at is None
+        else stream[torch.arange(len(at), device=at.device), at][:, None]
+    )
     norm: Any = getattr(model, "ln_final", torch.nn.Identity())
     return cast(Tensor, model.unembed(norm(read)))[:, 0]

@@ -119,8 +119,10 @@ def edge_attribution(
             change = sender_outputs(model, graph, changed).written
         total += _scores(model, graph, own, slopes, change)
     n = int((~np.isnan(clean_metric)).sum())
-    total /= n * steps
+    total /= max(n, 1) * steps
     means = [float(np.nanmean(each)) for each in (clean_metric, donor)]
+    if not n:
+        raise ConfigError("the metric is NaN in every clean example; give examples that have one")
     if np.abs(total).max() < 1e-6 * abs(means[0] - means[1]):
         why = "the metric's gradient is 0 in the clean run, as that of a divergence from it is"
         raise ConfigError(f"{why}; take steps=5 or more")
@@ -205,7 +207,7 @@ def _attention(
         weight, _ = read_weights(block, name, slots)
         slope = slopes[f"{at}attn.hook_{name}"]
         if normed:
-            weight = weight * getattr(block.ln1, "w", torch.ones(())).to(weight)[..., None]
+            weight = weight * getattr(block.ln1, "w", weight.new_ones(())).to(weight)[..., None]
             weight = weight - weight.mean(1, keepdim=True) * CENTRED[kind]
             slope = slope / own[f"{at}ln1.hook_scale"][..., None]
         here = pulled[slots.start - nodes.q.start : slots.stop - nodes.q.start]

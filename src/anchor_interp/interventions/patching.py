@@ -272,7 +272,10 @@ class Twins:
         self, replacements: Sequence[Replacement], *, copies: int = 1, record: Iterable[str] = ()
     ) -> tuple[Float[Tensor, "n d_vocab"], dict[str, Tensor]]:
         """Logits of the patched sequences, the same ones several times in a row, and records."""
-        rows, size = self.rows[torch.arange(len(self.rows)).repeat(copies)], self.batch_size
+        rows, size = (
+            self.rows[torch.arange(len(self.rows), device="cpu").repeat(copies)],
+            self.batch_size,
+        )
         return replaced_run(self.model, rows, replacements, record=record, batch_size=size)
 
     def result(

@@ -95,7 +95,7 @@ def save_transformer(model: HookedTransformer, path: str | Path) -> Path:
     state = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
     state = {name: value.contiguous() for name, value in state.items()}
     arguments = to_dict(vars(model.cfg))
-    kinds = bool | int | float | str | list[Any] | None
+    kinds = (bool, int, float, str, list, type(None))
     plain = {name: value for name, value in arguments.items() if isinstance(value, kinds)}
     with raising(ConfigError, "load_transformer could not open it: ", "; save its state_dict"):
         model_of_weights(state, plain)

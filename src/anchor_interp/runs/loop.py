@@ -18,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from anchor_interp._util.errors import DivergedError, StoreError
+from anchor_interp.models.forward import takes_fast_path
 from anchor_interp.models.networks import build_network
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, TrainConfig
@@ -84,8 +85,10 @@ class TrainState:
         self.model, self.config, self.step = model, config, step
         self.add_up: AddUp | None = None
         """Set where several processes train together (:mod:`anchor_interp.runs.distributed`)."""
-        self.graphs: defaultdict[tuple[Objective, float], CudaGraph] = defaultdict(CudaGraph)
-        """The recorded update of an objective with a weight decay."""
+        self.graphs: defaultdict[tuple[Objective, float, float], CudaGraph]
+        self.graphs = defaultdict(CudaGraph)
+        """The recorded update of an objective with a weight decay and a share of a step."""
+        self._plain: bool | None = None  # asked at the first update
         on_gpu = self.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(
             model.parameters(),
@@ -134,6 +137,13 @@ class TrainState:
                 self.optimizer.state[parameter][field] = moment.to(parameter.device).clone()
         self.graphs.clear()
 
+    def is_recorded(self) -> bool:
+        """Whether a GPU records updates: of a model alone whose forward pass is the library's."""
+        if self._plain is None:
+            on_gpu = self.device.type == "cuda" and isinstance(self.model, HookedTransformer)
+            self._plain = on_gpu and takes_fast_path(self.model)
+        return self._plain and self.add_up is None
+
     def set_rates(self, lr: float, weight_decay: float) -> None:
         """Set what the next update takes; a GPU reads the learning rate from its memory."""
         for group in self.optimizer.param_groups:
@@ -163,13 +173,14 @@ def train_step(state: TrainState, objective: Objective) -> StepEvent:
     lr, (_, weight_decay) = learning_rate(state.config, state.step), state.config.rates(state.step)
     state.set_rates(lr, weight_decay)
     parts = objective.parts(state.step)
-    if type(batch := parts[0]) is Batch and state.add_up is None:
+    batch = parts[0]
+    if len(parts) == 1 and type(batch) is Batch and state.is_recorded():
 
         def work(tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             part = dataclasses.replace(batch, tokens=tokens, targets=targets)
             return _update(state, objective, [part])
 
-        graph = state.graphs[objective, weight_decay]
+        graph = state.graphs[objective, weight_decay, batch.share]
         loss, norm = graph(work, batch.tokens, batch.targets)
     else:
         loss, norm = _update(state, objective, parts)

@@ -104,14 +104,12 @@ class UnseenAnswers:
     as_other_order: bool = False
     """Whether the other order was trained on the same answers, which a shortcut gives as well."""
     as_seen: tuple[Pair, ...] = ()
-    """All seen pairs that were: a model that reads the pair as one of them gives them as well.
-    Together they have the same answers at every key that was drawn, each at half of the keys."""
+    """All seen pairs that were (``AnchorTask.alike``), if they leave no key that tells."""
 
     @property
     def cannot_tell(self) -> tuple[Pair, ...]:
         """The seen pairs from which nothing tells the rule."""
-        first, second = self.pair
-        return self.as_seen or ((second, first),) * self.as_other_order
+        return self.as_seen or (self.pair[::-1],) * self.as_other_order
 
 
 @dataclass(frozen=True)
@@ -193,12 +191,11 @@ class Evaluation(Readable):
     train_accuracy: float | None
     """Accuracy on the run's own training sequences; None without them."""
     id_accuracy: float | None
-    """Seen pairs, test keys (what training lacks if it has test keys; None if it lacks nothing);
-    the ID splits of a task without anchors, None if it has none."""
+    """Seen pairs, test keys or what training lacks; the ID splits of a task without anchors, None
+    if it has none."""
     ood_accuracy: float | None
-    """Unseen pairs, all keys, composed answer; None if every pair is seen. Pairs whose answers a
-    seen pair has count only if all are such. The mean over the OOD splits of a task without
-    anchors, None if it has none."""
+    """Unseen pairs that tell, all keys, composed answer; None if every pair is seen. The mean over
+    the OOD splits of a task without anchors, None if it has none."""
     symmetric_accuracy: float | None
     """Unseen pairs answered with the other order's target; None if the task has none."""
     commutativity: float | None
@@ -318,8 +315,7 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
     if inferred:
         return _inferential_or_shortcut(e, least, known)
     if e.id_accuracy is None and e.cells.seen_test_keys is not None:
-        held = "training holds every sequence of the seen pairs"
-        return Decision("other", f"{known}; {held}, so nothing tells memorizing")
+        return Decision("other", f"{known}; training holds every sequence of the seen pairs")
     if e.ood_accuracy is not None and e.splits:
         below = f"OOD {e.ood_accuracy:.2f} < {least:g}"
         return Decision("other", f"{known}, {below}; the task has no anchors")

@@ -66,7 +66,7 @@ class Stack:
     def __init__(self, members: Sequence[Member], *, together: bool | None = None) -> None:
         config, state = members[0].config, members[0].state
         self._members, self._config, self._device = members, config, state.device
-        fast = all(takes_fast_path(member.state.model) for member in members)
+        self._fast = fast = all(takes_fast_path(member.state.model) for member in members)
         together = self._device.type == "cuda" if together is None else together
         self._together = together and fast  # what a user changed may not run under vmap
         self._dtype = state.model.embed.W_E.dtype
@@ -92,7 +92,10 @@ class Stack:
         plan = _factors(self._members, n_steps).to(self._device, self._dtype)
         losses = norms = torch.empty(0, device="cpu")
         for factors, rows in zip(plan, self._batches.rows(n_steps), strict=True):
-            losses, norms = self._graph(self._step, factors, rows)
+            if self._fast:
+                losses, norms = self._graph(self._step, factors, rows)
+            else:  # what a user changed may do something else at every call
+                losses, norms = self._step(factors, rows)
             for member in self._members:
                 member.state.step += 1
             if stopped():
@@ -209,6 +212,7 @@ class Stack:
         weights, moment1, moment2 = zeros, zeros.clone(), zeros.clone()
         steps = torch.zeros(len(self._members), len(self._places), device=self._device)
         for row, member in enumerate(self._members):
+            member.state.graphs.clear()  # they read the tensors of before
             state = member.state.optimizer.state
             for column, (name, parameter) in enumerate(member.state.model.named_parameters()):
                 place = self._places[name]

@@ -112,7 +112,7 @@ def renamed_answers(
     """The same pairs with arbitrary labels: a control of a search (Hewitt and Liang 2019).
 
     One permutation of all answers, drawn with the seed, renames the counterfactual ones: all
-    composed answers of an anchor task, or those given.
+    composed answers of an anchor task, or those given. At most one answer in ten keeps its name.
     """
     checked(pairs, InterchangePairs, "pairs")
     if isinstance(task, AnchorTask):
@@ -121,7 +121,12 @@ def renamed_answers(
         answers = np.unique(as_integers(task, "task, or all its answers (range(n)),", "n"))
     if not np.isin(pairs.counterfactual, answers).all():
         raise ConfigError("the pairs expect answers that are not among those to rename: give all")
-    names = np.random.default_rng(checked(seed, int, "seed", low=0)).permutation(answers)
+    if len(answers) < 2:
+        raise ConfigError("1 answer cannot be renamed; give all")
+    generator = np.random.default_rng(checked(seed, int, "seed", low=0))
+    names = generator.permutation(answers)
+    while (names == answers).mean() > 0.1:
+        names = generator.permutation(answers)
     return replace(pairs, counterfactual=names[np.searchsorted(answers, pairs.counterfactual)])
 
 
