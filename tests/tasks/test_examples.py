@@ -1,5 +1,6 @@
 """Examples of any task: where they are answered, and what does not fit together."""
 
+import logging
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from refusals import assert_refused
 from small_models import FEW_KEYS, random_model
 
 import anchor_interp as ai
+from anchor_interp.tasks.examples import warn_of_ends
 from anchor_interp.tasks.sequences import as_examples, places
 
 TOKENS = [[1, 2, 3, 0], [4, 5, 0, 0], [0, 0, 1, 2]]
@@ -121,14 +123,6 @@ def test_columns_of_a_table_are_labels() -> None:
             "row 1 begins and ends with 0; is it padding or a token.*attention_mask",
         ),
         (
-            lambda: ai.Examples([[0, 5, 6], [0, 0, 6]], padding=0),
-            "every row begins with 0; is it padding or a token.*attention_mask",
-        ),
-        (
-            lambda: ai.Examples([[5, 6, 0], [6, 0, 0]], padding=0),
-            "every row ends with 0; is it padding or a token.*attention_mask",
-        ),
-        (
             lambda: ai.Examples(TOKENS, attention_mask=[[1, 1, 1]]),
             r"attention_mask is .*; expected 1 \(a token\) or 0 \(padding\) in shape \(3, 4\)",
         ),
@@ -176,6 +170,20 @@ def test_a_mask_says_which_tokens_are_padding() -> None:
     middle = ai.Examples([[1, 2, 3, 4]], places={"a": -1, "b": 1}, attention_mask=[[0, 1, 0, 1]])
     places = middle.at, middle.positions("a"), middle.positions("b")
     assert [each.tolist() for each in places] == [[3], [3], [1]]
+
+
+def test_padding_that_may_be_an_end_token_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_ends.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        ai.Examples([[5, 6, 0], [6, 7, 8]], padding=0)[:1]
+        ai.Examples([[5, 6, 0], [6, 0, 0]], padding=0, attention_mask=[[1, 1, 1], [1, 1, 0]])
+        assert not caplog.records
+        for _ in range(2):
+            assert ai.Examples([[5, 6, 0], [6, 0, 0]], padding=0).at.tolist() == [1, 0]
+    assert [record.getMessage() for record in caplog.records] == [
+        "every row ends with 0, which counts as padding; if it is also a token, say where: "
+        "Examples(..., attention_mask=...)"
+    ]
 
 
 def test_examples_end_at_a_position() -> None:

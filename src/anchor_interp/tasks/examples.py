@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 else:
     Integers = Any
 """Integers as an array, a tensor on any device, or lists."""
+_LOGGER = logging.getLogger(__name__)
 
 SplitRole = Literal["train", "id", "ood"]
 """What a split tests: ``id`` has the distribution of the training data, ``ood`` another one."""
@@ -117,6 +119,16 @@ class Dataset:
         return Examples(self.inputs, answers, at=self.starts - 1)
 
 
+@functools.cache
+def warn_of_ends(padding: int | None) -> None:
+    """Warn once of each padding token that ends every row, where it may be an end token."""
+    _LOGGER.warning(
+        "every row ends with %s, which counts as padding; if it is also a token, say where: "
+        "Examples(..., attention_mask=...)",
+        padding,
+    )
+
+
 class Examples(Readable):
     """What an analysis is about: sequences, where each is answered, and with what.
 
@@ -140,7 +152,7 @@ class Examples(Readable):
 
     Raises:
         ConfigError: arrays that do not fit together, no sequence, a position in the padding, or a
-            padding token that may also be a real one.
+            row that begins and ends with the padding token.
     """
 
     def __init__(
@@ -246,19 +258,17 @@ class Examples(Readable):
         return columns
 
     def _inside(self) -> Bool[np.ndarray, "n pos"]:
-        """Where rows hold tokens; ConfigError if the padding token may also be a real one."""
+        """Where rows hold tokens; ConfigError if one begins and ends with the padding token."""
         if self.attention_mask is not None:
             return self.attention_mask
         token = np.broadcast_to(self.tokens != self.padding, self.tokens.shape)
-        begins, ends = ~token[:, 0], ~token[:, -1]
-        doubts = {
-            f"row {(begins & ends).argmax()} begins and ends": (begins & ends).any(),
-            "every row begins": begins.all(),
-            "every row ends": ends.all(),
-        }
-        for where in (where for where, holds in doubts.items() if holds and token.any(1).all()):
+        both = ~(token[:, 0] | token[:, -1]) & token.any(1)
+        if both.any():
+            where = f"row {both.argmax()} begins and ends with {self.padding}"
             mask = "give Examples(..., attention_mask=...), 1 for a token and 0 for padding"
-            raise ConfigError(f"{where} with {self.padding}; is it padding or a token? {mask}")
+            raise ConfigError(f"{where}; is it padding or a token? {mask}")
+        if not token[:, -1].any():
+            warn_of_ends(self.padding)
         after, before = (np.maximum.accumulate(t, 1) for t in (token, token[:, ::-1]))
         return after & before[:, ::-1]
 
