@@ -359,6 +359,17 @@ def test_a_model_that_is_more_than_its_graph_is_refused() -> None:
         handle.remove()
 
 
+def test_a_bench_looks_at_the_graph_whatever_its_sequences_are() -> None:
+    """All tokens are equal, so that no two sequences differ."""
+    model = random_model("pre", n_layers=2, n_heads=4)
+    alike = ai.Examples(np.full((4, POS), 7), np.zeros(4, np.int64))
+    with (
+        model.hooks([("blocks.1.hook_resid_pre", lambda x, hook: x.flip(-1))]),
+        pytest.raises(ConfigError, match="more than its graph"),
+    ):
+        ai.EdgeAblation(model, alike, references=alike, parts="residual edges")
+
+
 def test_examples_may_be_answered_anywhere() -> None:
     """A row by itself, cut off where it is answered, has the same scores."""
     model, at = random_model("post", n_layers=2, n_heads=4), np.array([5, 3, 4, 2, 5])

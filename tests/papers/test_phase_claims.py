@@ -44,8 +44,15 @@ AS_CLAIMED = {
 }  # fmt: skip
 BY_PHASE = {claim.name for claim in family() if set(claim.effect.runs) & set(RANDOM)}
 # What these made-up runs have no number or too few runs for, and what they do not show.
-OPEN = {"c4-id", "cc-rank", "c4-gamma", "c4-decay", "cc-decay", "c4-commutativity",
-        "n53-condensation-phase"}  # the last: no symmetric run has a gamma below 0.5
+OPEN = {
+    "c4-id",
+    "cc-rank",
+    "c4-gamma",
+    "c4-decay",
+    "cc-decay",
+    "c4-commutativity",
+    "n53-condensation-phase",
+}  # the last: no symmetric run has a gamma below 0.5
 
 COMPARED = {claim.name for claim in family() if claim.name in BY_PHASE
             and isinstance(claim.effect, Difference)}  # fmt: skip

@@ -506,6 +506,21 @@ def test_both_ways_are_compared_once_for_each_model(passes: Counter[str]) -> Non
     assert passes["_agrees"] == 3
 
 
+def test_an_error_of_the_model_itself_is_raised() -> None:
+    """The comparison of both ways is no reason to take the other way."""
+    model: Any = random_model("pre")
+
+    def fails(*_args: Any) -> Tensor:
+        raise RuntimeError("mine")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forward, "is_known", lambda _model: True)  # an override that no look sees
+        model.blocks[0].mlp.forward = fails
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="mine"):
+                last_logits(model, ROWS)
+
+
 def test_what_changes_no_function_leaves_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
     model: Model = random_model("pre")
     model.remark = {"by": torch.ones(3)}

@@ -228,6 +228,19 @@ def test_a_model_that_could_not_be_opened_again_is_not_saved(tmp_path: Path) -> 
     assert not path.exists()
 
 
+def test_a_model_whose_code_is_not_in_the_file_is_not_saved(tmp_path: Path) -> None:
+    model, path = plain_model(), tmp_path / "own.safetensors"
+    plain = save_transformer(model, path).read_bytes()
+    model.add_hook("hook_embed", lambda x, hook: 2 * x, is_permanent=True)
+    with pytest.raises(ConfigError, match=r"hooks and code of your own.*by \d"):
+        save_transformer(model, path)
+    model.reset_hooks(including_permanent=True)
+    model.blocks[0].mlp.forward = torch.zeros_like
+    with pytest.raises(ConfigError, match=r"hooks and code of your own.*by \d"):
+        save_transformer(model, path)
+    assert path.read_bytes() == plain
+
+
 def test_a_model_of_ones_own_is_opened_by_what_the_error_names(tmp_path: Path) -> None:
     model = plain_model()
     path = save_transformer(model, tmp_path / "own.safetensors")

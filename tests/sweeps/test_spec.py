@@ -222,6 +222,12 @@ def test_a_merged_name_may_be_given_again(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("text", ["!!map foo", "0x_", "0b_"])
+def test_a_value_that_is_none_of_its_kind_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError):
+        read(tmp_path, f"axes: {{steps: [{text}]}}").configs()
+
+
 @pytest.mark.parametrize(
     "text", ["1:5", "10:00", "0100", "0o17", "00", "2024-01-01", "1:5.5", "+0100"]
 )

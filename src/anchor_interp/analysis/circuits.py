@@ -358,8 +358,12 @@ def reachable_circuit(bench: EdgeAblation, circuit: Circuit) -> Circuit:
     """The part of a circuit that can reach the output; ConfigError if it is not the bench's."""
     checked(bench, EdgeAblation, "bench")
     checked(circuit, Circuit, "circuit")
-    if (circuit.edges.shape, circuit.roles) != (bench.reachable.shape, bench.roles):
-        own = f"shape {circuit.edges.shape} and positions {', '.join(circuit.roles)}"
-        expected = f"{bench.reachable.shape} and {', '.join(bench.roles)}"
+    if (circuit.edges.shape, circuit.roles, circuit.parts) != (
+        bench.reachable.shape,
+        bench.roles,
+        bench.parts,
+    ):
+        own = f"{circuit.parts}, shape {circuit.edges.shape}, positions {', '.join(circuit.roles)}"
+        expected = f"{bench.reachable.shape}, {', '.join(bench.roles)} and {bench.parts}"
         raise ConfigError(f"the circuit has {own}; model and sequences have {expected}")
     return replace(circuit, edges=bench.reachable & circuit.edges)

@@ -6,7 +6,6 @@ with one key at one position; its sequences differ in their noise tokens alone. 
 in a cell if it gives at least half of the model's answers there.
 """
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -99,10 +98,9 @@ def _functions(
         table.append([*rows, *seen.values(), missing])
     values = np.array(table)
     used = [i for i in range(len(values[0])) if i in (0, len(values[0]) - 1) or _new(values, i)]
-    alike = [task.alike(pair) for pair in pairs if pair in task.unseen]
+    ruled = [task.composed(pair, task.keys) for pair in pairs if pair in task.unseen]
     also = [name for name, target in seen.items()
-            if any(np.array_equal(task.target(each, task.keys), target)
-                   for each in itertools.chain(*alike))]  # fmt: skip
+            if any(np.array_equal(rule, target) for rule in ruled)]  # fmt: skip
     names = (" or ".join([RULE, *also]), EXCEPTION, OTHER_ORDER, *seen, NONE)
     return tuple(names[i] for i in used), values[:, used]
 

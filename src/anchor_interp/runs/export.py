@@ -39,7 +39,7 @@ from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, StoreError, raising
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json, checked_path, from_dict, parse_json, to_dict
-from anchor_interp.models.finite import check_weights
+from anchor_interp.models.finite import check_weights, rounding
 from anchor_interp.models.lens import is_bridge
 from anchor_interp.models.networks import Network, empty_network
 from anchor_interp.models.shapes import ModelConfig
@@ -50,12 +50,17 @@ from anchor_interp.models.transformer import (
     model_of_weights,
     place,
 )
+from anchor_interp.models.transformer import (
+    device as model_device,
+)
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.memory import check_model_fits
 
 FORMAT = "anchor-interp weights"
 _CONFIG = "HookedTransformerConfig"
 SCHEMA = "1"
+_COMPARED = (2, 32)
+"""Rows, and positions of each at most, by which a saved model and its file are compared."""
 _TRANSFORMER_LENS = (
     "n_layers", "n_heads", "d_model", "d_head", "d_mlp", "act_fn", "d_vocab", "n_ctx",
     "normalization_type",
@@ -82,7 +87,7 @@ def save_transformer(model: HookedTransformer, path: str | Path) -> Path:
 
     Raises:
         ConfigError: the model is not a HookedTransformer, a weight is not finite, or
-            :func:`load_transformer` could not open the file.
+            :func:`load_transformer` could not open the file, or would give other logits.
         StoreError: the file cannot be written.
     """
     check_model(model)
@@ -98,10 +103,24 @@ def save_transformer(model: HookedTransformer, path: str | Path) -> Path:
     kinds = (bool, int, float, str, list, type(None))
     plain = {name: value for name, value in arguments.items() if isinstance(value, kinds)}
     with raising(ConfigError, "load_transformer could not open it: ", "; save its state_dict"):
-        model_of_weights(state, plain)
+        opened = model_of_weights(state, plain)
+    _check_same(model, opened)
     path = checked_path(path, "path")
     write_output(path, save(state, {_CONFIG: json.dumps(plain)}))
     return path
+
+
+@torch.no_grad()
+def _check_same(model: HookedTransformer, opened: HookedTransformer) -> None:
+    """ConfigError if hooks or code of a user's own make a model another than its file's."""
+    n_pos = min(_COMPARED[1], model.cfg.n_ctx)
+    rows = torch.arange(_COMPARED[0] * n_pos, device=model_device(model)) * 7919
+    rows = (rows % model.cfg.d_vocab).view(-1, n_pos)
+    own, again = model(rows), place(opened, rows.device)(rows)
+    off = float((own - again).abs().amax())
+    if not off <= rounding(own, model.cfg.dtype) * float(own.abs().amax()):
+        told = "hooks and code of your own are not in the file, and change the logits"
+        raise ConfigError(f"{told} by {off:.2g}; save its state_dict, or remove them")
 
 
 def load_transformer(

@@ -54,7 +54,7 @@ _SPELLED = {
 
 _TAG = "tag:yaml.org,2002:"
 _NUMBERS = {
-    "int": r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F_]+|0b[01_]+)$",
+    "int": r"[-+]?(0|[1-9][0-9_]*|0x[0-9a-fA-F][0-9a-fA-F_]*|0b[01][01_]*)$",
     "float": r"[-+]?(([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?"
     r"|[0-9][0-9_]*[eE][-+]?[0-9]+|\.(inf|Inf|INF))$|\.(nan|NaN|NAN)$",
 }
@@ -77,12 +77,14 @@ class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mis
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         """The names and values of an object."""
-        names = [n for n, _ in getattr(node, "value", ()) if n.tag != f"{_TAG}merge"]
-        texts = [str(self.construct_object(name, deep=True)) for name in names]
-        for place, text in enumerate(texts):
-            if text in texts[:place]:
+        texts: set[str] = set()
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        for name in (n for n, _ in pairs if n.tag != f"{_TAG}merge"):
+            text = str(self.construct_object(name, deep=True))
+            if text in texts:
                 twice = f"the name {shown(text)} occurs twice in one object; keep one"
-                raise yaml.constructor.ConstructorError(None, None, twice, names[place].start_mark)
+                raise yaml.constructor.ConstructorError(None, None, twice, name.start_mark)
+            texts.add(text)
         return super().construct_mapping(node, deep)
 
 
