@@ -485,7 +485,7 @@ def test_circuits_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -
         assert "\n" not in str(caught.value)
         with pytest.raises(ConfigError, match="positions noise, noise"):
             compare_circuit(bench, wrong)
-    with pytest.raises(ConfigError, match="residual edges, shape .* and edges"):
+    with pytest.raises(ConfigError, match=r"residual edges, shape .* and edges"):
         score_circuit(bench, replace(circuit, parts="residual edges"))
     with pytest.raises(ConfigError, match="n_subsets is -1"):
         score_circuit(bench, circuit, n_subsets=-1)

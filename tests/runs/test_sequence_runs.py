@@ -178,8 +178,11 @@ def test_a_table_has_the_fields_of_every_task(
 
 
 def test_a_diagram_takes_a_tasks_field_before_its_name(swept: SweepFolder) -> None:
-    several = [row | {"task": f"scan-{n}", "task.held_out": n, "split": "jump", "run_id": f"{n} {i}"}
-               for n in (10, 50) for i, row in enumerate(read_table(swept.path))]  # fmt: skip
+    several = [
+        row | {"run_id": f"{n} {i}", "task": f"scan-{n}", "task.held_out": n, "split": "jump"}
+        for n in (10, 50)
+        for i, row in enumerate(read_table(swept.path))
+    ]
     found = phase_diagrams(several)
     assert [diagram.y.name for diagram in found.diagrams if diagram.y] == ["task.held_out"]
     assert found.diagrams[0].y is not None
