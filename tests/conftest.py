@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is loaded
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is; tests run side by side
@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, settings
 from short import SHORT
 
 import anchor_interp
-from anchor_interp.analysis import fingerprint
-from anchor_interp.runs.config import RunConfig
-from anchor_interp.runs.run import Run
+
+if TYPE_CHECKING:  # the process that spreads the tests needs none of it
+    from anchor_interp.runs.config import RunConfig
+    from anchor_interp.runs.run import Run
 
 torch.set_num_threads(1)
 # a busy machine is not a failure
@@ -26,7 +27,7 @@ settings.load_profile("any-speed")
 
 
 @pytest.fixture
-def short() -> RunConfig:
+def short() -> "RunConfig":
     return anchor_interp.preset("tiny", **SHORT)
 
 
@@ -37,7 +38,7 @@ def no_gradients() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> "Run":
     config = anchor_interp.preset("tiny", **SHORT)
     out: Path = tmp_path_factory.mktemp("runs") / "short"
     return anchor_interp.train(config, out, device="cpu", threads=1, quiet=True)
@@ -66,16 +67,9 @@ def committed() -> dict[str, list[dict[str, Any]]]:
     return dict(Data())
 
 
-@pytest.fixture(scope="session")
-def judged() -> Any:
-    """The judgement of every claim on the committed tables."""
-    from claims import judge_all
-    from studies import Data
-
-    return judge_all(Data())
-
-
 @pytest.fixture
 def evidence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fingerprints without the numbers that no verdict reads."""
+    from anchor_interp.analysis import fingerprint
+
     monkeypatch.setattr(fingerprint, "_OF_SEEN_PAIRS", fingerprint._OF_SEEN_PAIRS[:4])

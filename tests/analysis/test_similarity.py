@@ -31,7 +31,7 @@ from anchor_interp.analysis.similarity import (
 )
 from anchor_interp.analysis.states import State, read_state
 from anchor_interp.interventions.hooks import activations, hooked
-from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization, exact_model
+from anchor_interp.models.exact import Mechanism, Normalization, exact_model
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.sequences import draw, places
 
@@ -187,8 +187,10 @@ def test_hooks_in_force_act_on_every_analysis() -> None:
     assert (zeroed.contrast.difference, zeroed.contrast.effect) == (0, None)
 
 
-@pytest.mark.parametrize("normalization", LAYOUTS)
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(
+    ("mechanism", "normalization"),
+    [("symmetric", "post"), ("inferential", "pre"), ("lookup", "post"), ("lookup", "pre")],
+)
 def test_double_precision_has_the_contrasts_of_single(
     mechanism: Mechanism, normalization: Normalization
 ) -> None:

@@ -29,6 +29,7 @@ from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.hashing import random_integers
 from anchor_interp.tasks.sequences import Sequences, assemble, draw
 
+pytestmark = pytest.mark.slow
 STATE = "blocks.0.hook_resid_mid"
 """What the last position has gathered after layer 0: X_ao."""
 
@@ -149,10 +150,8 @@ ATTACKS = {
     "unread state gains an order": Attack(no_order, reached=0.55, steps=300, keep=2.0),
     "dead logits move": Attack(dead_logits, reached=5.0, steps=150, keep=20.0),
 }
-slow = pytest.mark.slow
 
 
-@slow
 @pytest.mark.usefixtures("evidence_alone")
 @pytest.mark.parametrize(("attack", "name"), [
     ("unread state loses the order", "inferential"),
@@ -243,20 +242,14 @@ def edited(run: Run, edit: Callable[[str, torch.Tensor], torch.Tensor], **change
 
 
 @pytest.mark.usefixtures("evidence_alone")
-@pytest.mark.parametrize("edit", [
-    another_basis, *(pytest.param(edit, marks=slow) for edit in (head_in_two, sharper, renamed)),
-])  # fmt: skip
-@pytest.mark.parametrize("name", [
-    "symmetric", *(pytest.param(name, marks=slow) for name in
-                   ("composite", "inferential", "neurips-symmetric")),
-])  # fmt: skip
+@pytest.mark.parametrize("edit", [another_basis, head_in_two, sharper, renamed])
+@pytest.mark.parametrize("name", ["symmetric", "composite", "inferential", "neurips-symmetric"])
 def test_an_edit_of_a_trained_model_keeps_the_verdict(
     edit: Callable[[Run], Attacked], name: str
 ) -> None:
     check_edit(edit, name)
 
 
-@slow
 @pytest.mark.usefixtures("evidence_alone")
 def test_folded_weights_keep_the_verdict() -> None:
     check_edit(folded, "inferential")
@@ -274,7 +267,6 @@ def check_edit(edit: Callable[[Run], Attacked], name: str) -> None:
     assert verdict(after).phase == run.phase
 
 
-@slow
 @pytest.mark.usefixtures("evidence_alone")
 @pytest.mark.parametrize(("learned", "reached", "accuracies", "phases"), [
     (unseen_pairs, 0.1, (0.95, 1), {"composite", "mixture", "unclear"}),

@@ -335,10 +335,7 @@ def test_a_full_disk_behind_standard_output_is_one_line(unbuffered: str) -> None
 
 
 def test_a_reader_that_leaves_early_is_not_an_error() -> None:
-    for arguments, unbuffered in (
-        (["presets", "--json"], ""), (["presets", "--json"], "1"),
-        (["train", "--help"], ""), (["completion", "bash"], "1"),
-    ):  # fmt: skip
+    for arguments, unbuffered in ((["presets", "--json"], ""), (["completion", "bash"], "1")):
         command = [sys.executable, "-m", "anchor_interp", *arguments]
         environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
         reader, writer = os.pipe()

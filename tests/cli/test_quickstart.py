@@ -25,7 +25,10 @@ from anchor_interp.runs.store import RunFolder
 from anchor_interp.sweeps.engine import each_alone
 from anchor_interp.sweeps.local import LocalEngine
 
-SMALL = {name: override(config, **SHORT) for name, config in PHASES.items()}
+SMALL = {
+    name: override(config, **SHORT | {"steps": 5, "eval_every": 5})
+    for name, config in PHASES.items()
+}
 
 
 def test_quickstart_trains_prints_draws_and_resumes(
@@ -39,7 +42,7 @@ def test_quickstart_trains_prints_draws_and_resumes(
     )
     runs = train_phases(tmp_path / "out", seed=3, workers=1, device="cpu")
     assert list(runs) == ["memorizing", "symmetric", "inferential"]
-    assert all(run.config.seed == 3 and run.steps[-1] == 40 for run in runs.values())
+    assert all(run.config.seed == 3 and run.steps[-1] == 5 for run in runs.values())
     picture = tmp_path / "out/answers.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
     print_table(runs)

@@ -58,7 +58,7 @@ def test_answers_are_those_of_one_sequence_at_a_time(
     monkeypatch.setattr(forward, "takes_fast_path", lambda _model: cached)
     model = model_of(normalization, n_layers)
     lengths = set()
-    for most, end in ((1, END), (4, END), *((11, end) for end in range(10))):
+    for most, end in ((1, END), (4, END), *((11, end) for end in (0, 3, 6, 9))):
         expected = [cut(whole, most, end) for whole in continued(normalization, n_layers)]
         assert generate(model, PROMPTS, end=end, most=most) == expected
         lengths.add(tuple(map(len, expected)))

@@ -74,10 +74,8 @@ def test_one_of_two_claimed_steps_is_not_enough() -> None:
     assert arithmetic_steps(triples, (3,)).p_value <= 0.01
 
 
-@pytest.mark.parametrize(
-    "family", [noise, line, circle, smooth(1), smooth(2), smooth(5), smooth(20)]
-)
-def test_smooth_and_random_embeddings_have_no_step(
+@pytest.mark.parametrize("family", [line, circle, smooth(2), smooth(20)])
+def test_smooth_embeddings_have_no_step(
     monkeypatch: pytest.MonkeyPatch, family: Callable[[int], torch.Tensor]
 ) -> None:
     """At most 4 of 25 p-values are at or below 0.05."""

@@ -1,59 +1,24 @@
-"""The committed claims, their archive, and that verdicts follow from the tables."""
+"""The committed claims and their archive."""
 
-import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-import claims
-from claims import REGISTERED, Judgement, archived, family, judge_all, scripts
+from claims import REGISTERED, archived, family, judge, scripts
+from neurips import fig5_condensation, fig6_complexity
 from studies import Data, known
 
-ROOT = Path(__file__).parents[2]
 FIELDS = {
     "by", "figure", "quote", "sentence", "predictor", "statistic", "stratum", "studies", "least",
     "n", "spread", "finds",
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def judged() -> dict[str, Judgement]:
-    return judge_all(Data())
-
-
-def test_the_committed_verdicts_follow_from_the_committed_tables(
-    judged: dict[str, Judgement],
-) -> None:
-    """Effects, intervals, p and q, on this machine too, also in parts and in other strata."""
-    kept = json.loads((ROOT / "docs/evidence/claims.json").read_text())["judgements"]
-    assert set(judged) <= set(kept)
-
-    def compare(name: str, one: Judgement, two: dict[str, Any]) -> None:
-        assert (one.verdict, one.known) == (two["verdict"], two["known"]), name
-        q = two["q_value"]
-        assert one.q_value == (q if q is None else pytest.approx(q, rel=1e-9)), name
-        found = one.finding.found if one.finding else None
-        before = two["finding"] and two["finding"]["found"]
-        assert (found is None) == (before is None), name
-        if found is not None:
-            assert vars(found) == pytest.approx(before, rel=1e-9, abs=1e-12), name
-        for kind in ("parts", "also"):
-            parts = getattr(one, kind)
-            assert set(parts) == set(two[kind]), name
-            for at, part in parts.items():
-                compare(f"{name}, {at}", part, two[kind][at])
-
-    for name, one in judged.items():
-        compare(name, one, kept[name])
-
-
-def test_one_script_judges_its_claims_as_the_whole_family_does(
-    judged: dict[str, Judgement],
-) -> None:
-    names = ["noise-found", "c8b-control"]
-    assert judge_all(Data(), names) == {name: judged[name] for name in names}
+def test_one_script_judges_its_claims_as_all_together_do() -> None:
+    claims, data = [*fig5_condensation.CLAIMS, *fig6_complexity.CLAIMS], Data()
+    whole = judge(claims, data)
+    names = [claim.name for claim in fig6_complexity.CLAIMS]
+    assert judge(claims, data, shown=names) == {name: whole[name] for name in names}
 
 
 def test_every_claim_is_complete() -> None:
@@ -104,4 +69,4 @@ def test_a_registered_claim_says_all_that_judges_it(name: str) -> None:
 
 
 def test_claims_without_tables_are_not_run() -> None:
-    assert {found.verdict for found in claims.judge(family(), {}).values()} == {"not run"}
+    assert {found.verdict for found in judge(family(), {}).values()} == {"not run"}

@@ -10,10 +10,11 @@ import pytest
 
 import anchor_interp as ai
 import common
-from claims import family, judge
+from claims import judge
 from complexity_control.fig4_masks import mask_drawing
 from drawing import over_depth
 from neurips.fig4_cosines import LOW, UP, triangles
+from neurips.fig6_complexity import CLAIMS
 
 
 def test_red_boxes_are_where_the_rule_gives_equal_values() -> None:
@@ -69,7 +70,7 @@ def test_a_script_draws_prints_and_names_a_missing_table(
 ) -> None:
     """An exit code of 0, a picture and the verdicts; of 2 or more and one line without tables."""
     script = str(Path(common.__file__).parent / "neurips" / "fig6_complexity.py")
-    monkeypatch.setattr(common, "judge_all", lambda data, shown: judge(family(), data, shown=shown))
+    monkeypatch.setattr(common, "judge_all", lambda data, _: judge(CLAIMS, data))
     assert common.main(script, ["--figures", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "complexity-large: not supported" in out

@@ -1,18 +1,51 @@
-"""Pages: up to date with the tables, short, and every link to a claim or a figure leads there."""
+"""Verdicts follow from the tables; pages are up to date, short, and their links lead somewhere."""
 
+import json
 import re
+from typing import Any
 
 import pytest
 
 from anchor_interp._util.errors import ConfigError
-from claims import Judgement, archived, family
-from ledger import PAGES, ROOT, Pages
+from claims import Judgement, archived, family, judge_all
+from ledger import EVIDENCE, PAGES, ROOT, Pages
 from studies import Data
+
+
+@pytest.fixture(scope="module")
+def judged() -> dict[str, Judgement]:
+    return judge_all(Data())
 
 
 @pytest.fixture(scope="module")
 def pages(judged: dict[str, Judgement]) -> Pages:
     return Pages(Data(), judged)
+
+
+def test_the_committed_verdicts_follow_from_the_committed_tables(
+    judged: dict[str, Judgement],
+) -> None:
+    """Effects, intervals, p and q, on this machine too, also in parts and in other strata."""
+    kept = json.loads(EVIDENCE.read_text())["judgements"]
+    assert set(judged) <= set(kept)
+
+    def compare(name: str, one: Judgement, two: dict[str, Any]) -> None:
+        assert (one.verdict, one.known) == (two["verdict"], two["known"]), name
+        q = two["q_value"]
+        assert one.q_value == (q if q is None else pytest.approx(q, rel=1e-9)), name
+        found = one.finding.found if one.finding else None
+        before = two["finding"] and two["finding"]["found"]
+        assert (found is None) == (before is None), name
+        if found is not None:
+            assert vars(found) == pytest.approx(before, rel=1e-9, abs=1e-12), name
+        for kind in ("parts", "also"):
+            parts = getattr(one, kind)
+            assert set(parts) == set(two[kind]), name
+            for at, part in parts.items():
+                compare(f"{name}, {at}", part, two[kind][at])
+
+    for name, one in judged.items():
+        compare(name, one, kept[name])
 
 
 def test_the_pages_have_the_tables_numbers(pages: Pages) -> None:

@@ -21,9 +21,10 @@ from anchor_interp.analysis.probes import find_twins
 from anchor_interp.tasks.examples import order_of
 
 STEPS = {"induction": 200, "modular_addition": 150}
+SCRIPTS = [pytest.param("induction", marks=pytest.mark.slow), "modular_addition"]
 
 
-@pytest.fixture(scope="module", params=list(STEPS))
+@pytest.fixture(scope="module", params=SCRIPTS)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What a script leaves behind after a short training, and its page."""
     path = Path(own_task.__file__).with_name(f"{request.param}.py")

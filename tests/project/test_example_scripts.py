@@ -141,8 +141,8 @@ def test_own_anchors_train_and_change_in_a_sweep(
     run_script("own_anchors", str(tmp_path / "run"), "20", monkeypatch=monkeypatch)
     assert "undertrained: " in (said := capsys.readouterr().out)
     assert "(2, 1) unseen" in said
-    plan = read_sweep(EXAMPLES / "own_anchors.yaml")
-    short = [dataclasses.replace(grid, start=override(grid.start, **SHORT)) for grid in plan.grids]
+    plan, brief = read_sweep(EXAMPLES / "own_anchors.yaml"), SHORT | {"steps": 5, "eval_every": 5}
+    short = [dataclasses.replace(grid, start=override(grid.start, **brief)) for grid in plan.grids]
     folder = sweep(Sweep(tuple(short)), tmp_path / "sweep", engine=Here(), quiet=True)
     rows = read_table(folder.path)
     assert {row["status"] for row in rows} == {"done"}

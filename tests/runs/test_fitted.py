@@ -21,7 +21,7 @@ from anchor_interp.runs.train import train
 from anchor_interp.sweeps.batch import train_batch
 from anchor_interp.sweeps.rows import planned_row, updated_row
 
-CHANGES = {"steps": 400, "eval_every": 6, "log_every": 4, "checkpoint_every": 25}
+CHANGES = {"lr": 3e-3, "steps": 400, "eval_every": 6, "log_every": 4, "checkpoint_every": 25}
 
 
 def config(goal: float | None = 0.05, **changes: Any) -> RunConfig:
@@ -101,7 +101,7 @@ def test_one_that_is_never_fitted_ends_at_the_most_steps(tmp_path: Path) -> None
     assert trained(config(1.0, steps=20), tmp_path / "run").step == 20  # it is done
 
 
-@pytest.mark.parametrize("fatal", [3, 78, 79, 155])
+@pytest.mark.parametrize("fatal", [48, 95])  # it is fitted at step 48
 def test_a_kill_changes_nothing(
     tmp_path: Path, whole: Run, fatal: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,14 +148,14 @@ def test_lost_lines_of_metrics_are_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_batch_ends_each_of_its_runs_by_itself(tmp_path: Path, whole: Run) -> None:
-    configs = {"one": config(), "other": config(seed=1), "never": config(1.0, steps=200)}
+    configs = {"one": config(), "never": config(1.0, steps=60)}
     results = list(train_batch(configs, tmp_path, device="cpu", threads=1))
-    assert [result.error for result in results] == [None] * 3
+    assert [result.error for result in results] == [None] * 2
     ends = {name: RunFolder(tmp_path / name).result() or {} for name in configs}
     assert ends["one"]["fitted_step"] == (whole.folder.result() or {})["fitted_step"]
     for name, end in ends.items():
         assert end["steps"] == last_step(configs[name].train.steps, end["fitted_step"])
-    assert ends["never"]["steps"] == 200
+    assert ends["never"]["steps"] == 60 < ends["one"]["steps"]
 
 
 def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

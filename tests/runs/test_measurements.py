@@ -117,6 +117,7 @@ def test_an_unknown_function_is_refused(run: Run) -> None:
         measure_run(run.folder.path, [Measure("norm", NORM.function, steps=(3,))])
 
 
+@pytest.mark.slow
 def test_a_worker_process_trains_and_measures(run: Run) -> None:
     name, folder = run.folder.path.name, run.folder.path.parent
     wrong = Measure("wrong", f"{__name__}:broken")

@@ -236,7 +236,9 @@ def test_a_report_shows_the_plane_and_what_stands_beside_a_score(
     assert re.search(r"OOD accuracy 0\.\d+ 0\.75 (below|reached)", text)
     assert main(["evaluate", paths[1], "--n", "20", "--quiet"]) == 0
     assert re.search(rf"id \(id\) +accuracy 0.\d+ \({shortcut}\), loss", capsys.readouterr().out)
-    (plane,) = (found.plane for found in gather(paths) if found.plane is not None)
+    (found,) = gather(paths[:1])
+    plane = found.plane
+    assert plane is not None
     assert plane.plane.square == (40, 60)
     assert len(set(zip(plane.x, plane.y, strict=True))) == 10_000  # every pair, once
 
