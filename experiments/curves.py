@@ -18,9 +18,9 @@ import torch
 
 from anchor_interp._util.environment import resolve_device, stop_signals
 from anchor_interp._util.files import read_bytes, write_output
+from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, override, run_id
-from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.loop import StepEvent, TrainState, fit
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.session import Session

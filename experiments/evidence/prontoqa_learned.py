@@ -23,6 +23,7 @@ from anchor_interp._util.environment import resolve_device, stop_signals
 from anchor_interp._util.files import write_output
 from anchor_interp.models.forward import fast_logits
 from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.realistic.prontoqa import Prontoqa
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import StepEvent, TrainState, fit
 from anchor_interp.runs.objectives import make_objective, masked_batch
@@ -30,7 +31,6 @@ from anchor_interp.runs.presets import preset
 from anchor_interp.runs.session import Session
 from anchor_interp.runs.writer import writing
 from anchor_interp.tasks.examples import Dataset
-from anchor_interp.tasks.prontoqa import Prontoqa
 
 _WORDS = Prontoqa().words
 _STOP, _EVERY, _IS, _A, _NOT, _TRUE, _FALSE = map(

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from anchor_interp.runs.phase import CellAccuracy, Evaluation, decide
+from anchor_interp.behaviour.phase import CellAccuracy, Evaluation, decide
 from anchor_interp.sweeps.settings import TableRow
 
 

@@ -121,7 +121,7 @@ def test_docstrings_are_readable(site: Path) -> None:
     assert "length: int = 9" in tasks
     source = (site / "reference/runs.html").read_text()
     assert re.search(r"<td><code>symmetric</code></td>\s*<td>", source)
-    assert 'href="#anchor_interp.runs.evaluation' in source
+    assert 'href="#anchor_interp.behaviour.evaluation' in source
 
 
 def test_the_reference_lists_every_public_name_and_every_flag(site: Path) -> None:

@@ -28,7 +28,7 @@ HEAVY = {"torch", "transformer_lens", "transformers", "matplotlib", "sklearn", "
 LIGHT = (
     "import anchor_interp",
     "from anchor_interp.cli.main import main",
-    "import anchor_interp.runs.presets, anchor_interp.runs.phase",
+    "import anchor_interp.runs.presets, anchor_interp.behaviour.phase",
     "import anchor_interp.tasks.sequences, anchor_interp.tasks.counterfactuals",
     "import anchor_interp.pages.mechanism_figures",
     "import anchor_interp.pages.report, anchor_interp.pages.attention_views",

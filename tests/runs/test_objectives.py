@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from short import SHORT
 
 from anchor_interp._util.environment import limited_threads
+from anchor_interp.behaviour.scoring import token_scores
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs import config as config_module
 from anchor_interp.runs.config import RunConfig, memory_bytes, override
 from anchor_interp.runs.loop import TrainState, fit, learning_rate, train_step
 from anchor_interp.runs.objectives import WINDOW, MaskedObjective, draw_training, make_objective
 from anchor_interp.runs.presets import preset
-from anchor_interp.runs.scoring import token_scores
 
 CPU = torch.device("cpu")
 

@@ -21,10 +21,10 @@ from anchor_interp._util.errors import (
     OutOfMemoryError,
     StoreError,
 )
+from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from anchor_interp.runs import objectives, session
 from anchor_interp.runs.config import RunConfig, override, shape_key
-from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.objectives import epoch_order_on, make_objective
 from anchor_interp.runs.presets import preset

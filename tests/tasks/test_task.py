@@ -13,6 +13,7 @@ import pytest
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded, canonical_json, from_dict, parse_json
+from anchor_interp.realistic.scan import Scan
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.presets import RUNS, preset
 from anchor_interp.tasks import registry
@@ -20,7 +21,6 @@ from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS, name_task
 from anchor_interp.tasks.contract import draw_aspects, draw_baselines, draw_examples
 from anchor_interp.tasks.examples import Dataset, Plane, Split
-from anchor_interp.tasks.scan import Scan
 from anchor_interp.tasks.sequences import sample
 from anchor_interp.tasks.task import Task, anchored
 

@@ -11,16 +11,16 @@ from jaxtyping import Float, Int
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import checked_path
 from anchor_interp.analysis.attention import AttentionExample, attention_examples
+from anchor_interp.behaviour.answer_map import AnswerMap
+from anchor_interp.behaviour.answers import answer_map
+from anchor_interp.behaviour.evaluation import EVALUATION_SEED
+from anchor_interp.behaviour.phase import Decision, Evaluation, decide
+from anchor_interp.behaviour.scoring import right_answers
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import Complexity, complexity
 from anchor_interp.models.networks import build_network
-from anchor_interp.runs.answer_map import AnswerMap
-from anchor_interp.runs.answers import answer_map
 from anchor_interp.runs.config import RunConfig, run_id, total_decay
-from anchor_interp.runs.evaluation import EVALUATION_SEED
-from anchor_interp.runs.phase import Decision, Evaluation, decide
 from anchor_interp.runs.run import Run, load
-from anchor_interp.runs.scoring import right_answers
 from anchor_interp.runs.store import Row
 from anchor_interp.runs.zoo import find
 from anchor_interp.tasks.contract import draw_aspects, draw_examples

@@ -1,6 +1,6 @@
 """The mechanism of a checkpoint in numbers, from its weights and from seen pairs alone.
 
-The phase (:mod:`anchor_interp.runs.phase`) is read off behaviour, on unseen pairs too. A
+The phase (:mod:`anchor_interp.behaviour.phase`) is read off behaviour, on unseen pairs too. A
 :class:`Fingerprint` describes weights and activations on seen pairs, from which
 :mod:`anchor_interp.analysis.verdict` names the phase. Nothing in it comes from an unseen pair: no
 sequence, no state put together from its anchors and no target (:func:`seen_pairs_only`).
@@ -26,6 +26,14 @@ from anchor_interp.analysis.sensitivity import order_influence, sensitivity
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.analysis.states import State
 from anchor_interp.analysis.statistics import mean_margin
+from anchor_interp.behaviour.evaluation import (
+    Training,
+    accuracy,
+    is_trained,
+    predict,
+    trained_cells,
+    training_accuracy,
+)
 from anchor_interp.interventions.interchange import interchange
 from anchor_interp.interventions.passes import refusing
 from anchor_interp.interventions.sites import Site
@@ -37,14 +45,6 @@ from anchor_interp.models.forward import takes_fast_path
 from anchor_interp.models.matrices import condensation, measured, stable_rank
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import run_id
-from anchor_interp.runs.evaluation import (
-    Training,
-    accuracy,
-    is_trained,
-    predict,
-    trained_cells,
-    training_accuracy,
-)
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import interchange_pairs

@@ -49,15 +49,15 @@ from anchor_interp.analysis.routes import RouteScores, route_scores
 from anchor_interp.analysis.sensitivity import sensitivity
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.analysis.verdict import verdict
+from anchor_interp.behaviour.answers import answer_map
+from anchor_interp.behaviour.evaluation import Training, evaluate, predict
+from anchor_interp.behaviour.phase import Evaluation, decide, near_lines
 from anchor_interp.interventions.edge_ablation import Parts, reachable_edges
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import complexity, first_query_matrix
 from anchor_interp.models.matrices import cosine_matrix
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.runs.answers import answer_map
 from anchor_interp.runs.config import run_id
-from anchor_interp.runs.evaluation import Training, evaluate, predict
-from anchor_interp.runs.phase import Evaluation, decide, near_lines
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.examples import Examples, order_of

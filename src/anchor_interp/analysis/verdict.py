@@ -28,7 +28,7 @@ from typing import Literal
 
 from anchor_interp._util.schema import check_name, checked, from_dict
 from anchor_interp.analysis.mechanism import Fingerprint
-from anchor_interp.runs.phase import PAPER, PHASES, Phase, not_learned
+from anchor_interp.behaviour.phase import PAPER, PHASES, Phase, not_learned
 
 VerdictPhase = Phase | Literal["mixture", "unclear"]
 MEANINGS: Mapping[str, str] = MappingProxyType(

@@ -8,9 +8,9 @@ from cyclopts import Parameter
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
+from anchor_interp.behaviour.phase import decide
 from anchor_interp.cli.options import PLAIN, Device, Outputs, RunName
 from anchor_interp.runs.config import read_task, run_id
-from anchor_interp.runs.phase import decide
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.task import anchored
 
@@ -91,7 +91,7 @@ def verdict(
     from anchor_interp.analysis.fingerprint import fingerprint, fingerprint_model
     from anchor_interp.analysis.mechanism import kept_fingerprint
     from anchor_interp.analysis.verdict import judged, verdict
-    from anchor_interp.runs.evaluation import evaluate
+    from anchor_interp.behaviour.evaluation import evaluate
     from anchor_interp.runs.export import load_transformer
     from anchor_interp.runs.run import load
 

@@ -56,10 +56,10 @@ def train_phases(
     output_folder(out, "the quickstart", "run", "sweep")
     from anchor_interp._util.progress import reporting
     from anchor_interp.analysis.findings import gather
+    from anchor_interp.behaviour.answers import answer_map
     from anchor_interp.pages.answer_figures import answer_maps
     from anchor_interp.pages.report import write_report
     from anchor_interp.pages.style import save
-    from anchor_interp.runs.answers import answer_map
     from anchor_interp.runs.run import load
     from anchor_interp.sweeps.engine import each_alone
     from anchor_interp.sweeps.local import LocalEngine

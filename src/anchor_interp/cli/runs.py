@@ -12,10 +12,10 @@ from docstring_parser import parse_from_object
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
+from anchor_interp.behaviour.phase import Evaluation, decide
 from anchor_interp.cli.options import PLAIN, Device, Outputs, RunName, check_values
 from anchor_interp.models.shapes import MODELS
 from anchor_interp.runs.config import RunConfig, override, read_config, run_id
-from anchor_interp.runs.phase import Evaluation, decide
 from anchor_interp.runs.presets import RUNS
 from anchor_interp.runs.tracking import Track
 from anchor_interp.tasks.catalog import NAMED_TASKS

@@ -19,6 +19,7 @@ from urllib.parse import quote
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
+from anchor_interp.behaviour.phase import meanings
 from anchor_interp.pages import diagram_maps, style
 from anchor_interp.pages.diagram_curves import along_axis
 from anchor_interp.pages.diagram_maps import MARKED, RankMeasure, has
@@ -30,7 +31,6 @@ from anchor_interp.pages.page import (
     save_pictures,
     template_text,
 )
-from anchor_interp.runs.phase import meanings
 from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, Cell, RunMark, in_order, measure_label
 from anchor_interp.sweeps.diagrams import Diagram, Diagrams, phase_diagrams, summary
 from anchor_interp.sweeps.effects import FEWEST, LEVEL, Effect, effect

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from anchor_interp._util.schema import to_dict
+from anchor_interp.behaviour.phase import PAPER, Evaluation, Phase, asked, meanings, ood_threshold
 from anchor_interp.pages.run_figures import top_answers
 from anchor_interp.runs.config import RunConfig
-from anchor_interp.runs.phase import PAPER, Evaluation, Phase, asked, meanings, ood_threshold
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import task_name
 from anchor_interp.tasks.contract import draw_examples

@@ -7,14 +7,14 @@ from typing import Any
 
 from anchor_interp._util.schema import check_name, checked
 from anchor_interp.models.shapes import MODELS, ModelConfig
+from anchor_interp.realistic.addition import Addition
+from anchor_interp.realistic.cogs import Cogs
+from anchor_interp.realistic.corpus import Corpus
+from anchor_interp.realistic.prontoqa import Prontoqa
+from anchor_interp.realistic.scan import Scan
 from anchor_interp.runs.config import RunConfig, TrainConfig, override
-from anchor_interp.tasks.addition import Addition
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.catalog import named_task
-from anchor_interp.tasks.cogs import Cogs
-from anchor_interp.tasks.corpus import Corpus
-from anchor_interp.tasks.prontoqa import Prontoqa
-from anchor_interp.tasks.scan import Scan
 
 
 def _paper(multiplier: float) -> TrainConfig:

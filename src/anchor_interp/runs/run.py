@@ -14,15 +14,15 @@ from anchor_interp._util.errors import ConfigError, StoreError, raising
 from anchor_interp._util.files import is_there
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, checked_path, from_dict
+from anchor_interp.behaviour.evaluation import evaluate
+from anchor_interp.behaviour.phase import Evaluation, Phase, decide
 from anchor_interp.models.decoding import generate
 from anchor_interp.models.exact import NAMES, exact_model, exact_shape
 from anchor_interp.models.networks import Network, as_transformer, build_network
 from anchor_interp.models.transformer import HookedTransformer, place
 from anchor_interp.runs.config import RunConfig, run_id
-from anchor_interp.runs.evaluation import evaluate
 from anchor_interp.runs.export import filled, save_weights
 from anchor_interp.runs.memory import check_model_fits, explained
-from anchor_interp.runs.phase import Evaluation, Phase, decide
 from anchor_interp.runs.store import Row, RunFolder
 from anchor_interp.runs.zoo import find
 from anchor_interp.tasks.anchor import TASKS

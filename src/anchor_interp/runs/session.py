@@ -11,13 +11,13 @@ from jaxtyping import Integer
 from anchor_interp._util.environment import BIT_FOR_BIT, StopRequest, describe_environment, now
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import to_dict
+from anchor_interp.behaviour.evaluation import predict
+from anchor_interp.behaviour.phase import decide
+from anchor_interp.behaviour.scoring import right_answers, token_scores
 from anchor_interp.models.networks import Network, as_transformer
 from anchor_interp.runs.config import RunConfig, last_step, run_id, total_decay
-from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.loop import StepEvent, TrainState, check_finite_weights
-from anchor_interp.runs.phase import decide
 from anchor_interp.runs.run import evaluate_run, model_at
-from anchor_interp.runs.scoring import right_answers, token_scores
 from anchor_interp.runs.store import Row
 from anchor_interp.runs.writer import RunWriter
 from anchor_interp.tasks.contract import draw_aspects, draw_baselines, draw_examples

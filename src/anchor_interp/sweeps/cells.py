@@ -15,7 +15,14 @@ from typing import Any, Literal
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis.statistics import mean_interval
-from anchor_interp.runs.phase import PAPER, CellAccuracy, Evaluation, Phase, classify, near_lines
+from anchor_interp.behaviour.phase import (
+    PAPER,
+    CellAccuracy,
+    Evaluation,
+    Phase,
+    classify,
+    near_lines,
+)
 from anchor_interp.sweeps.columns import State as RunStatus
 from anchor_interp.sweeps.settings import TableRow, Value
 
@@ -67,7 +74,7 @@ class RunMark:
     reason: str
     """Why it has its phase, or what went wrong."""
     near: tuple[str, ...]
-    """Its measurements near a line between phases (:func:`anchor_interp.runs.phase.near_lines`)."""
+    """Its measurements near a line between phases (:func:`anchor_interp.behaviour.phase.near_lines`)."""
     total_decay: float | None
     seconds: float | None
     values: dict[str, float | None]

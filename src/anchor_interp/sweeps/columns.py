@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import Any, Literal, get_args
 
 from anchor_interp.analysis.mechanism import NUMBERS
-from anchor_interp.runs.phase import CellAccuracy
+from anchor_interp.behaviour.phase import CellAccuracy
 from anchor_interp.sweeps.settings import FIELDS, OWN, TASK_SETTINGS, TableRow, word
 
 Kind = Literal["string", "int64", "double", "bool"]

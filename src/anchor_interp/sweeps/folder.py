@@ -29,7 +29,7 @@ from anchor_interp._util import errors, files
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreError, raising
 from anchor_interp._util.lock import Lock, NoLocksError, is_held
 from anchor_interp._util.schema import checked_path, digest
-from anchor_interp.runs.phase import Phase
+from anchor_interp.behaviour.phase import Phase
 from anchor_interp.sweeps.columns import COLUMNS, STATES, State, aligned
 from anchor_interp.sweeps.rows import planned_row, updated_row
 from anchor_interp.sweeps.settings import TableRow

@@ -10,9 +10,9 @@ from anchor_interp._util.errors import StoreError
 from anchor_interp._util.rounding import decimal
 from anchor_interp._util.schema import from_dict
 from anchor_interp.analysis.mechanism import kept_fingerprint
+from anchor_interp.behaviour.phase import Evaluation
 from anchor_interp.runs.config import RunConfig, last_step, total_decay
 from anchor_interp.runs.measurements import kept_columns
-from anchor_interp.runs.phase import Evaluation
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.sweeps.columns import (
     ALONG,

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from anchor_interp._util.schema import check_name, checked, digest
-from anchor_interp.tasks import addition, anchor, cogs, corpus, prontoqa, scan
+from anchor_interp.realistic import addition, cogs, corpus, prontoqa, scan
+from anchor_interp.tasks import anchor
 from anchor_interp.tasks.task import Task
 
 _MODULES = (anchor, scan, cogs, addition, prontoqa, corpus)

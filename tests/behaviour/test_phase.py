@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anchor_interp.runs.phase import (
+from anchor_interp.behaviour.phase import (
     PAPER,
     Baseline,
     CellAccuracy,

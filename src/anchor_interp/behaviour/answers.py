@@ -14,9 +14,9 @@ from jaxtyping import Int64
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
+from anchor_interp.behaviour.answer_map import EXCEPTION, NONE, OTHER_ORDER, RULE, AnswerMap
+from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.runs.answer_map import EXCEPTION, NONE, OTHER_ORDER, RULE, AnswerMap
-from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask, check_anchors
 from anchor_interp.tasks.functions import Pair
@@ -73,7 +73,7 @@ def answer_map(
 
 
 def mixture(run: Run) -> dict[str, float]:
-    """The shares of an answer map's cells, for ``--measure anchor_interp.runs.answers:mixture``."""
+    """The shares of an answer map's cells, for ``--measure anchor_interp.behaviour.answers:mixture``."""
     return answer_map(run).mixture
 
 

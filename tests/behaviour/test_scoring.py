@@ -11,23 +11,29 @@ import torch.nn.functional as F
 from short import SHORT
 
 from anchor_interp._util.schema import from_dict, to_dict
+from anchor_interp.behaviour import scoring
+from anchor_interp.behaviour.evaluation import evaluate, predict
+from anchor_interp.behaviour.phase import AspectScore, SplitScore
+from anchor_interp.behaviour.scoring import (
+    decoded_answers,
+    right_answers,
+    score_split,
+    token_scores,
+)
 from anchor_interp.models.forward import place_logits
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model
-from anchor_interp.runs import config, scoring
-from anchor_interp.runs.evaluation import evaluate, predict
+from anchor_interp.realistic.prontoqa import Prontoqa
+from anchor_interp.realistic.scan import Scan
+from anchor_interp.runs import config
 from anchor_interp.runs.loop import TrainState, fit
 from anchor_interp.runs.objectives import make_objective
-from anchor_interp.runs.phase import AspectScore, SplitScore
 from anchor_interp.runs.presets import preset
-from anchor_interp.runs.scoring import decoded_answers, right_answers, score_split, token_scores
 from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.contract import draw_aspects, draw_examples
 from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.hashing import random_integers
-from anchor_interp.tasks.prontoqa import Prontoqa
-from anchor_interp.tasks.scan import Scan
 from anchor_interp.tasks.task import Task
 
 

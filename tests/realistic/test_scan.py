@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp.realistic.scan import ACTIONS, COMMAND_WORDS, TASKS, Scan, construction, pairs
 from anchor_interp.tasks.contract import draw_aspects, draw_examples
-from anchor_interp.tasks.scan import ACTIONS, COMMAND_WORDS, TASKS, Scan, construction, pairs
 from anchor_interp.tasks.task import Task
 
 ACTIONS_OF = dict(pairs())

@@ -15,10 +15,10 @@ import pytest
 from anchor_interp._util import files
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.lock import Lock
-from anchor_interp.tasks import corpus_sources, corpus_tokens
+from anchor_interp.realistic import corpus_sources, corpus_tokens
+from anchor_interp.realistic.corpus import Corpus
+from anchor_interp.realistic.corpus_tokenizers import END, byte_words
 from anchor_interp.tasks.contract import draw_examples
-from anchor_interp.tasks.corpus import Corpus
-from anchor_interp.tasks.corpus_tokenizers import END, byte_words
 
 
 @pytest.fixture(autouse=True)
@@ -204,9 +204,7 @@ def test_a_download_that_fails_goes_on_where_it_stopped(
 
 
 def test_without_a_network_the_hub_is_one_clear_line(tmp_path: Path) -> None:
-    program = (
-        "from anchor_interp.tasks.corpus import Corpus\nCorpus(source='hub:nobody/nothing').splits"
-    )
+    program = "from anchor_interp.realistic.corpus import Corpus\nCorpus(source='hub:nobody/nothing').splits"
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
     done = subprocess.run(
         [sys.executable, "-c", program], env=os.environ | offline, capture_output=True, text=True,

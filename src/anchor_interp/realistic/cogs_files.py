@@ -17,7 +17,7 @@ from pathlib import Path
 from anchor_interp._util.errors import ConfigError, StoreError, raising
 from anchor_interp._util.files import cache_folder, is_there, read_bytes, write_output
 from anchor_interp._util.schema import checked_path
-from anchor_interp.tasks.cogs_corpus import Row
+from anchor_interp.realistic.cogs_corpus import Row
 
 FOLDER_VARIABLE = "ANCHOR_INTERP_COGS"
 """The environment variable with the folder of the files."""

@@ -1,6 +1,6 @@
 """Measures a model on its task: the numbers that its phase is read from.
 
-On a task without anchors these are the scores on its splits (:mod:`anchor_interp.runs.scoring`), at
+On a task without anchors these are the scores on its splits (:mod:`anchor_interp.behaviour.scoring`), at
 most ``n`` examples each. On an anchor task every model answers the same fixed sequences: ``n`` for
 each ordered pair with training keys and ``n`` with test keys (complexity-control paper, appendix
 B).
@@ -30,13 +30,13 @@ from jaxtyping import Bool, Int64
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
+from anchor_interp.behaviour.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
+from anchor_interp.behaviour.scoring import score_split
 from anchor_interp.models.complexity import main_numbers
 from anchor_interp.models.finite import check_weights
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.networks import Network, as_transformer
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_fits
-from anchor_interp.runs.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
-from anchor_interp.runs.scoring import score_split
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.counterfactuals import replace_keys, swap_anchors

@@ -1,7 +1,7 @@
 """Language modelling: the next token of code and prose.
 
 A corpus is one long stream of documents, each followed by a token of its own
-(:mod:`anchor_interp.tasks.corpus_tokens`). An example is a window of it, ``length`` tokens that the
+(:mod:`anchor_interp.realistic.corpus_tokens`). An example is a window of it, ``length`` tokens that the
 model reads and one more. Windows overlap by one token, so that every token is predicted once. They
 are read from the file when they are needed: a corpus may be larger than the memory.
 
@@ -26,8 +26,8 @@ from jaxtyping import Int, Integer
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded
-from anchor_interp.tasks.corpus_tokenizers import BYTES
-from anchor_interp.tasks.corpus_tokens import CorpusSpec, CorpusTokens, Part, corpus_tokens
+from anchor_interp.realistic.corpus_tokenizers import BYTES
+from anchor_interp.realistic.corpus_tokens import CorpusSpec, CorpusTokens, Part, corpus_tokens
 from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.hashing import shuffled_rows
 from anchor_interp.tasks.task import Task

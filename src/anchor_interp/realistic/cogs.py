@@ -9,7 +9,7 @@ split           sentences
 ==============  ==================================================================================
 ``id``          3,000 of the training distribution: the official test set, not its dev set
 ``lexical``     a word in a role that it never has in training: 18 types (``GAPS`` in
-                ``anchor_interp.tasks.cogs_corpus``)
+                ``anchor_interp.realistic.cogs_corpus``)
 ``structural``  clauses or prepositional phrases nested deeper than in training, or a phrase on the
                 subject: 3 types (``STRUCTURAL`` there)
 ==============  ==================================================================================
@@ -29,7 +29,7 @@ from typing import Literal
 import numpy as np
 
 from anchor_interp._util.schema import bounded
-from anchor_interp.tasks.cogs_corpus import (
+from anchor_interp.realistic.cogs_corpus import (
     GAPS,
     ROWS_OF_TYPE,
     STRUCTURAL,
@@ -38,8 +38,8 @@ from anchor_interp.tasks.cogs_corpus import (
     own_corpus,
     own_train_rows,
 )
-from anchor_interp.tasks.cogs_files import official_rows
-from anchor_interp.tasks.cogs_grammar import WORDS
+from anchor_interp.realistic.cogs_files import official_rows
+from anchor_interp.realistic.cogs_grammar import WORDS
 from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.hashing import shuffled_rows
 from anchor_interp.tasks.task import Task

@@ -14,13 +14,13 @@ import pytest
 from short import SHORT
 
 from anchor_interp._util.errors import AnchorInterpError, ConfigError
+from anchor_interp.realistic import cogs, cogs_files
+from anchor_interp.realistic.cogs import TASKS, Cogs, corpus_rows
+from anchor_interp.realistic.cogs_corpus import GAPS, STRUCTURAL, TYPES, Row, own_corpus
+from anchor_interp.realistic.cogs_files import FOLDER_VARIABLE, SHA256, official_rows
+from anchor_interp.realistic.cogs_grammar import BEINGS, WORDS, logical_form, participle, past
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.train import train
-from anchor_interp.tasks import cogs, cogs_files
-from anchor_interp.tasks.cogs import TASKS, Cogs, corpus_rows
-from anchor_interp.tasks.cogs_corpus import GAPS, STRUCTURAL, TYPES, Row, own_corpus
-from anchor_interp.tasks.cogs_files import FOLDER_VARIABLE, SHA256, official_rows
-from anchor_interp.tasks.cogs_grammar import BEINGS, WORDS, logical_form, participle, past
 from anchor_interp.tasks.contract import draw_examples
 
 OFFICIAL = os.environ.get(FOLDER_VARIABLE)

@@ -26,8 +26,8 @@ from typing import Literal
 import numpy as np
 
 from anchor_interp._util.schema import bounded
+from anchor_interp.realistic.finite_sets import drawn_rows, finite_splits
 from anchor_interp.tasks.examples import Dataset, Split
-from anchor_interp.tasks.finite_sets import drawn_rows, finite_splits
 from anchor_interp.tasks.functions import Ints
 from anchor_interp.tasks.hashing import random_bits
 from anchor_interp.tasks.task import Task

@@ -5,8 +5,8 @@ import pytest
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.runs.answer_map import AnswerMap
-from anchor_interp.runs.answers import answer_map
+from anchor_interp.behaviour.answer_map import AnswerMap
+from anchor_interp.behaviour.answers import answer_map
 from anchor_interp.runs.measurements import column_measure
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.sequences import draw
@@ -135,7 +135,7 @@ def test_a_mixture_is_told_by_its_shares_and_becomes_columns() -> None:
     assert one.mixture == pytest.approx(
         {"rule": 0.5, "other order": 0, "none": 0.1, "borrowed": 0.4}
     )
-    measure = column_measure("anchor_interp.runs.answers:mixture")
+    measure = column_measure("anchor_interp.behaviour.answers:mixture")
     assert measure(ai.load("exact/inferential"))["rule"] == 1
 
 

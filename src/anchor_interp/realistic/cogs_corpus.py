@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from anchor_interp.tasks.cogs_grammar import (
+from anchor_interp.realistic.cogs_grammar import (
     BEINGS,
     DETERMINERS,
     NAMES,

@@ -23,7 +23,7 @@ A constant predictor commutes; it is not ``symmetric``, because its answers do n
 key. A measurement that a task does not have is None and satisfies no rule. So a task without
 anchors is ``other`` where OOD < 0.5: nothing tells a symmetric solution from a composite one.
 
-:mod:`anchor_interp.runs.evaluation` does the measuring; this module does not import torch.
+:mod:`anchor_interp.behaviour.evaluation` does the measuring; this module does not import torch.
 """
 
 import math

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.tasks.addition import TASKS, Addition
+from anchor_interp.realistic.addition import TASKS, Addition
 from anchor_interp.tasks.contract import draw_examples
 
 Spelling = Literal["numbers", "digits", "reversed"]

@@ -15,11 +15,11 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import canonical_json, from_dict
 from anchor_interp.analysis.fingerprint import fingerprint_model
 from anchor_interp.analysis.overview import analyze_model
+from anchor_interp.behaviour import evaluation as module
+from anchor_interp.behaviour.evaluation import Training, evaluate, predict
+from anchor_interp.behaviour.phase import Evaluation, classify, decide
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import build_model
-from anchor_interp.runs import evaluation as module
-from anchor_interp.runs.evaluation import Training, evaluate, predict
-from anchor_interp.runs.phase import Evaluation, classify, decide
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.examples import Dataset, Examples
 from anchor_interp.tasks.functions import Affine, Anchor, Override, Pair, Table

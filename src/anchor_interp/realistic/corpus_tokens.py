@@ -31,8 +31,8 @@ from anchor_interp._util import files
 from anchor_interp._util.errors import ConfigError, StoreError, raising
 from anchor_interp._util.lock import Lock
 from anchor_interp._util.schema import digest
-from anchor_interp.tasks.corpus_sources import Document, Source, open_source
-from anchor_interp.tasks.corpus_tokenizers import (
+from anchor_interp.realistic.corpus_sources import Document, Source, open_source
+from anchor_interp.realistic.corpus_tokenizers import (
     Tokenizer,
     byte_tokenizer,
     fingerprint,
@@ -50,7 +50,7 @@ _LOGGER = logging.getLogger("anchor_interp")
 
 @dataclass(frozen=True)
 class CorpusSpec:
-    """What decides the tokens; see :class:`anchor_interp.tasks.corpus.Corpus`."""
+    """What decides the tokens; see :class:`anchor_interp.realistic.corpus.Corpus`."""
 
     source: str
     part: Part

@@ -1,6 +1,6 @@
 """A map of answers as numbers: which function holds in each cell.
 
-:func:`anchor_interp.runs.answers.answer_map` measures it. This module does not import torch.
+:func:`anchor_interp.behaviour.answers.answer_map` measures it. This module does not import torch.
 """
 
 from collections.abc import Iterator

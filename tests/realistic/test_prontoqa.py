@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp.realistic import prontoqa
+from anchor_interp.realistic.prontoqa import TASKS, Prontoqa
 from anchor_interp.runs.presets import preset
-from anchor_interp.tasks import prontoqa
 from anchor_interp.tasks.catalog import NAMED_TASKS
 from anchor_interp.tasks.contract import draw_examples
-from anchor_interp.tasks.prontoqa import TASKS, Prontoqa
 
 FAITHFUL, BALANCED = TASKS["prontoqa-faithful"], TASKS["prontoqa-balanced"]
 SPLITS = ("train", "id", "deeper")
