@@ -21,8 +21,9 @@ from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS, name_task
 from anchor_interp.tasks.contract import draw_aspects, draw_baselines, draw_examples
 from anchor_interp.tasks.examples import Dataset, Plane, Split
+from anchor_interp.tasks.rules import require_anchors
 from anchor_interp.tasks.sequences import sample
-from anchor_interp.tasks.task import Task, anchored
+from anchor_interp.tasks.task import Task
 
 
 @pytest.fixture(autouse=True)
@@ -201,10 +202,10 @@ def test_an_anchor_task_answers_the_same_questions() -> None:
             assert np.array_equal(found.last, drawn.targets)
             assert found.mask.sum(1).tolist() == [1] * 50
         assert task.decode(task.encode("1 2 99")) == "1 2 99"
-        assert task.anchored is task
-    assert anchored(TASKS["neurips"], "this") is TASKS["neurips"]
+        assert isinstance(task, AnchorTask)
+    assert require_anchors(TASKS["neurips"], "this") is TASKS["neurips"]
     with pytest.raises(ConfigError, match="a verdict needs a task with anchors; the task scan has"):
-        anchored(Scan(), "a verdict")
+        require_anchors(Scan(), "a verdict")
 
 
 def test_configurations_find_the_class_of_a_task() -> None:

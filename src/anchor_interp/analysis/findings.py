@@ -23,6 +23,7 @@ from anchor_interp.runs.config import RunConfig, run_id, total_decay
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.store import Row
 from anchor_interp.runs.zoo import find
+from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.contract import draw_aspects, draw_examples
 from anchor_interp.tasks.examples import Plane
 from anchor_interp.tasks.network import OwnFigure
@@ -88,8 +89,8 @@ def _plane(run: Run) -> PlaneOfAnswers | None:
 
 def _answers(run: Run) -> tuple[AnswerMap | None, Mapping[int, AnswerMap]]:
     """The map of a run's newest checkpoint, and those along training, from the first after 0."""
-    task = run.config.task.anchored
-    if task is None or not task.unseen:
+    task = run.config.task
+    if not isinstance(task, AnchorTask) or not task.unseen:
         return None, {}
     steps = [step for step in run.steps if step > 0]
     places = np.linspace(0, len(steps) - 1, _ALONG).round().astype(int).tolist()
@@ -136,7 +137,9 @@ def _findings(path: Path, name: str) -> Findings:
         decision=decide(evaluation),
         answers=answers,
         answers_along=along,
-        attention=() if config.task.anchored is None else attention_examples(Subject.of_run(run)),
+        attention=attention_examples(Subject.of_run(run))
+        if isinstance(config.task, AnchorTask)
+        else (),
         plane=_plane(run),
         own_figures=() if config.task.network is None else config.task.network.figures(run),
         complexity=complexity(run.model),

@@ -20,8 +20,8 @@ from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask, check_anchors
 from anchor_interp.tasks.functions import Pair
+from anchor_interp.tasks.rules import require_anchors
 from anchor_interp.tasks.sequences import assemble, draw_noise
-from anchor_interp.tasks.task import anchored
 
 _MOST_PER_CELL = 1_000
 
@@ -46,7 +46,7 @@ def answer_map(
         ConfigError: a task without anchors or without unseen pairs, or n out of range.
     """
     if isinstance(model, Run):
-        task = anchored(model.config.task, "a map of answers")
+        task = require_anchors(model.config.task, "a map of answers")
         model = model.transformer
     task = check_anchors(task, "ai.last_logits answers examples")
     n = checked(n, int, "n", low=2, high=_MOST_PER_CELL)

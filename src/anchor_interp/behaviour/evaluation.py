@@ -43,7 +43,7 @@ from anchor_interp.tasks.counterfactuals import replace_keys, swap_anchors
 from anchor_interp.tasks.examples import Dataset, Examples, SplitRole
 from anchor_interp.tasks.functions import Keys, Pair
 from anchor_interp.tasks.sequences import Sequences, anchor_pairs, draw
-from anchor_interp.tasks.task import Task, anchored
+from anchor_interp.tasks.task import Task
 
 Training = Sequences | Dataset | Examples | None
 """The sequences that a model was trained on, if they are known."""
@@ -92,10 +92,10 @@ def evaluate(
     own = own_training(task, training)
     check_weights(model)
     last, first = main_numbers(model), main_numbers(initial)
-    if task.anchored is None:
-        scores = _of_splits(model, task, n, seed, own)
-    else:
+    if isinstance(task, AnchorTask):
         scores = _of_pairs(as_transformer(model), task, n, seed, own)
+    else:
+        scores = _of_splits(model, task, n, seed, own)
     return Evaluation(
         **scores,
         steps=steps,
@@ -139,10 +139,9 @@ def _of_splits(
 
 
 def _of_pairs(
-    model: HookedTransformer, asked: Task, n: int, seed: int, training: Dataset | None
+    model: HookedTransformer, task: AnchorTask, n: int, seed: int, training: Dataset | None
 ) -> dict[str, Any]:
     """What an evaluation says of an anchor task."""
-    task = anchored(asked, "an evaluation of pairs")
 
     def shares(pair: Pair) -> list[float]:
         return [accuracy(model, p) for p in _draw(task, pair, n, seed)]
@@ -216,13 +215,13 @@ def own_training(task: Task, training: Training) -> Dataset | None:
             f"training holds sequences of shape {(len(read), int(longest))}, of {shortest} to "
             f"{longest} tokens before the answer; expected at least one, of length {task.length}"
         )
-    if task.anchored is not None and task.anchored.unseen:
-        pairs = anchor_pairs(task.anchored, examples.tokens[:, : task.length])
-        rows, places = np.isin(pairs, task.anchored.indices(task.anchored.unseen)).nonzero()
+    if isinstance(task, AnchorTask) and task.unseen:
+        pairs = anchor_pairs(task, examples.tokens[:, : task.length])
+        rows, places = np.isin(pairs, task.indices(task.unseen)).nonzero()
         if len(rows):
             held = f"{len(np.unique(rows)):,} of {len(read):,} rows of unseen pairs"
             raise ConfigError(
-                f"training holds {held}, such as {task.anchored.pairs[pairs[rows[0], places[0]]]}; "
+                f"training holds {held}, such as {task.pairs[pairs[rows[0], places[0]]]}; "
                 "give only what the model was trained on, or take these pairs out of task.unseen"
             )
     return examples

@@ -12,7 +12,7 @@ from anchor_interp.behaviour.phase import decide
 from anchor_interp.cli.options import PLAIN, Device, Outputs, RunName
 from anchor_interp.runs.config import read_task, run_id
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.task import anchored
+from anchor_interp.tasks.rules import require_anchors
 
 _LOGGER = logging.getLogger(__name__)
 _EDGES = 8  # most edges of a circuit that are named
@@ -46,7 +46,7 @@ def analyze(
     from anchor_interp.runs.export import load_transformer
 
     output_folder(out, "the analysis")  # before the analysis, which takes long
-    given = None if task is None else anchored(read_task(task), "analyze")
+    given = None if task is None else require_anchors(read_task(task), "analyze")
     is_file = _holds_weights(run, given)
     budget: dict[str, Any] = {"max_seconds": max_seconds, "quiet": output.quiet}
     if is_file:
@@ -95,7 +95,7 @@ def verdict(
     from anchor_interp.runs.export import load_transformer
     from anchor_interp.runs.run import load
 
-    given = None if task is None else anchored(read_task(task), "verdict")
+    given = None if task is None else require_anchors(read_task(task), "verdict")
     opened: list[Any] = []
     for path in runs:  # a wrong name is told before the work
         if not _holds_weights(path, given):

@@ -2,8 +2,10 @@
 
 import functools
 import inspect
+import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
@@ -96,7 +98,8 @@ def train_with_flags(arguments: Sequence[str]) -> Callable[..., None]:
 def _flags(group: Group, part: Any, *names: str) -> Iterator[inspect.Parameter]:
     """A flag for each field of a configuration, or for those named, at its value there."""
     hints = get_type_hints(type(part))
-    for text in parse_from_object(type(part)).params:  # the docstrings under the fields
+    classes = filter(is_dataclass, type(part).__mro__)  # whose fields have docstrings under them
+    for text in itertools.chain.from_iterable(parse_from_object(c).params for c in classes):
         if not names or text.arg_name in names:
             about = " ".join((text.description or "").replace("``", "").split())
             yield inspect.Parameter(

@@ -56,7 +56,8 @@ class Subject:
     @classmethod
     def of_run(cls, run: Run, *, seed: int = 0) -> "Subject":
         """The model of a run's checkpoint, with the run's task if it has anchors."""
-        task = run.config.task.anchored
+        asked = run.config.task
+        task = asked if isinstance(asked, AnchorTask) else None
         return cls(
             run.transformer,
             task,

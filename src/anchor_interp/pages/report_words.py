@@ -161,7 +161,7 @@ def _value(value: Any) -> str:
 
 def task_words(task: Task) -> dict[str, Any]:
     """What the page says of a task."""
-    return _split_words(task) if task.anchored is None else _anchor_words(task.anchored)
+    return _anchor_words(task) if isinstance(task, AnchorTask) else _split_words(task)
 
 
 def _split_words(task: Task) -> dict[str, Any]:

@@ -25,9 +25,10 @@ from anchor_interp._util.schema import (
 )
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.catalog import NAMED_TASKS as NAMED_TASKS  # makes the classes known
+from anchor_interp.tasks.catalog import NAMED_TASKS
 from anchor_interp.tasks.contract import MAX_EXAMPLES
-from anchor_interp.tasks.task import Task, anchored
+from anchor_interp.tasks.rules import require_anchors
+from anchor_interp.tasks.task import Task
 
 if TYPE_CHECKING:  # code about transformers need not ask which of the two it has
     Shape: TypeAlias = ModelConfig | Any
@@ -179,7 +180,8 @@ class RunConfig:
     @property
     def anchor_task(self) -> AnchorTask:
         """The task of a run with anchors; ConfigError for another, which analyses cannot use."""
-        return anchored(self.task, "this analysis")
+        task: AnchorTask = require_anchors(self.task, "this analysis")
+        return task
 
 
 def most_positions(d_vocab: int) -> int:

@@ -2,7 +2,8 @@
 
 Its class inherits :class:`OwnNetwork` before :class:`anchor_interp.tasks.task.Task`. Its network is
 made of linear maps, convolutions and group normalisations: these are what the initialisation by
-gamma and the measures of complexity know. ``experiments/concepts``, a diffusion model of pictures,
+gamma and the measures of complexity know. This room is below all that it names: ``Any`` stands for
+the classes of runs. ``experiments/concepts``, a diffusion model of pictures,
 is an example.
 """
 
@@ -21,11 +22,6 @@ if TYPE_CHECKING:
     import torch
     from matplotlib.figure import Figure
     from torch import nn
-
-    from anchor_interp.models.shapes import InitConfig
-    from anchor_interp.runs.config import RunConfig
-    from anchor_interp.runs.loop import Objective
-    from anchor_interp.runs.run import Run
 
 
 class NetworkConfig(ABC):
@@ -86,14 +82,16 @@ class OwnNetwork(ABC):
         return self
 
     @abstractmethod
-    def check(self, model: Any, init: "InitConfig") -> None:
+    def check(self, model: Any, init: Any) -> None:
         """ConfigError if a network of this configuration, so initialised, does not fit the task."""
 
     @abstractmethod
-    def objective(
-        self, config: "RunConfig", training: Dataset, device: "torch.device"
-    ) -> "Objective":
-        """What training minimises on these examples, a function of (seed, step) alone."""
+    def objective(self, config: Any, training: Dataset, device: "torch.device") -> Any:
+        """What training minimises on these examples, a function of (seed, step) alone.
+
+        ``config`` is the run's :class:`anchor_interp.runs.config.RunConfig`; the result is an
+        :class:`anchor_interp.runs.loop.Objective`.
+        """
 
     @abstractmethod
     def judge(
@@ -108,8 +106,8 @@ class OwnNetwork(ABC):
     def loss(self, network: Any, examples: Dataset, *, seed: int, stream: str) -> float:
         """The loss on examples; a function of the network and these arguments alone."""
 
-    def figures(self, run: "Run") -> Sequence[OwnFigure]:
-        """What a report draws of a run; none by default."""
+    def figures(self, run: Any) -> Sequence[OwnFigure]:
+        """What a report draws of a :class:`anchor_interp.runs.run.Run`; none by default."""
         del run
         return ()
 

@@ -22,14 +22,15 @@ question            type              meaning
 ==================  ================  ==============================================================
 
 ``encode``, ``decode``, ``n_tokens`` and ``about`` follow from these. Only anchor tasks change
-``answers_last`` and ``anchored``, only corpora ``data`` and ``mapped``, and only a task with a
-network of its own (:mod:`anchor_interp.tasks.network`) ``network``.
+``answers_last``, only corpora ``data`` and ``mapped``, and only a task with a network of its own
+(:mod:`anchor_interp.tasks.network`) ``network``.
 
 ``examples(split, n, seed=s)`` is a function of (split, seed, index) alone: the first m of n
 examples equal a request for m. :mod:`anchor_interp.tasks.hashing` draws such numbers. An example is
 in one split whatever the seed, so that nothing a model is judged on was trained on.
 
-:mod:`anchor_interp.tasks.registry` knows a class once its module is imported.
+:mod:`anchor_interp.tasks.registry` knows where the package's classes are, and a user's once their
+module is imported.
 """
 
 import dataclasses
@@ -48,7 +49,6 @@ from anchor_interp.tasks import registry
 from anchor_interp.tasks.examples import Dataset, Plane, Split
 
 if TYPE_CHECKING:
-    from anchor_interp.tasks.anchor import AnchorTask
     from anchor_interp.tasks.network import OwnNetwork
 
 
@@ -158,11 +158,6 @@ class Task:
         return self.end is None and not self.answers_last
 
     @property
-    def anchored(self) -> "AnchorTask | None":
-        """The task itself if it has anchors, which analyses of mechanisms need; else None."""
-        return None
-
-    @property
     def network(self) -> "OwnNetwork | None":
         """The task itself if a network of its own answers it; None if a transformer does."""
         return None
@@ -210,14 +205,6 @@ class Task:
     def among(cls, data: Mapping[str, Any]) -> "type[Task]":
         """The class of a task's JSON object; ConfigError if no module of that kind is imported."""
         return registry.class_of(data)
-
-
-def anchored(task: Task, what: str) -> "AnchorTask":
-    """The task as one with anchors; ConfigError if it has none, which ``what`` needs."""
-    checked(task, Task, "task")
-    if task.anchored is None:
-        raise ConfigError(f"{what} needs a task with anchors; the task {task.kind} has none")
-    return task.anchored
 
 
 def plain_fields(config: Any) -> dict[str, Any]:
