@@ -21,12 +21,13 @@ import torch.nn.functional as F
 
 from anchor_interp._util.environment import resolve_device, stop_signals
 from anchor_interp._util.files import write_output
+from anchor_interp.models.batches import masked_batch
 from anchor_interp.models.forward import fast_logits
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.realistic.prontoqa import Prontoqa
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import StepEvent, TrainState, fit
-from anchor_interp.runs.objectives import make_objective, masked_batch
+from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.session import Session
 from anchor_interp.runs.writer import writing

@@ -20,12 +20,12 @@ from anchor_interp.behaviour.scoring import (
     score_split,
     token_scores,
 )
+from anchor_interp.models import shapes
 from anchor_interp.models.forward import place_logits
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from anchor_interp.realistic.prontoqa import Prontoqa
 from anchor_interp.realistic.scan import Scan
-from anchor_interp.runs import config
 from anchor_interp.runs.loop import TrainState, fit
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import preset
@@ -74,7 +74,7 @@ def test_losses_are_those_of_the_hooked_forward(
             )
             expected.append(float(losses[mask[1:length]].mean()))
     np.testing.assert_allclose(token_scores(half_trained, drawn)[1], expected, atol=1e-5)
-    monkeypatch.setattr(config, "MOST_POSITIONS", 100)  # several passes
+    monkeypatch.setattr(shapes, "MOST_POSITIONS", 100)  # several passes
     np.testing.assert_allclose(token_scores(half_trained, drawn)[1], expected, atol=1e-5)
     with half_trained.hooks([("blocks.0.hook_attn_out", lambda value, **_: value * 0)]):
         assert np.abs(token_scores(half_trained, drawn)[1] - expected).max() > 0.1

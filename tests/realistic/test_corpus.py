@@ -204,7 +204,10 @@ def test_a_download_that_fails_goes_on_where_it_stopped(
 
 
 def test_without_a_network_the_hub_is_one_clear_line(tmp_path: Path) -> None:
-    program = "from anchor_interp.realistic.corpus import Corpus\nCorpus(source='hub:nobody/nothing').splits"
+    program = (
+        "from anchor_interp.realistic.corpus import Corpus\n"
+        "Corpus(source='hub:nobody/nothing').splits"
+    )
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
     done = subprocess.run(
         [sys.executable, "-c", program], env=os.environ | offline, capture_output=True, text=True,

@@ -1,5 +1,6 @@
 """The contract of a task: its examples are checked, its class is found by its kind."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -218,6 +219,14 @@ def test_configurations_find_the_class_of_a_task() -> None:
     assert '"kind"' not in canonical_json(RUNS["tiny"])
     assert '"kind":"scan"' in canonical_json(RUNS["scan"])
     assert run_id(RUNS["scan"]) == "08881121ad6b2bc9"
+
+
+@pytest.mark.parametrize(("kind", "names"), registry.REALISTIC.items())
+def test_the_table_says_what_the_modules_hold(kind: str, names: tuple[str, ...]) -> None:
+    module = importlib.import_module(registry.MODULES[kind])
+    assert tuple(module.TASKS) == names
+    assert {task.kind for task in module.TASKS.values()} == {kind}
+    assert all(NAMED_TASKS[name] is module.TASKS[name] for name in names)
 
 
 def test_an_unknown_kind_is_refused_with_advice() -> None:

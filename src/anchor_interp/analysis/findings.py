@@ -14,7 +14,7 @@ from anchor_interp.analysis.attention import AttentionExample, attention_example
 from anchor_interp.behaviour.answer_map import AnswerMap
 from anchor_interp.behaviour.answers import answer_map
 from anchor_interp.behaviour.evaluation import EVALUATION_SEED
-from anchor_interp.behaviour.phase import Decision, Evaluation, decide
+from anchor_interp.behaviour.phase import Decision, Evaluation
 from anchor_interp.behaviour.scoring import right_answers
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import Complexity, complexity
@@ -118,12 +118,12 @@ def _findings(path: Path, name: str) -> Findings:
         raise StoreError(f"{run.name} has no run folder, which a report needs; analyze it instead")
     config = run.config
     done = run.folder.result() is not None
-    evaluation = run.evaluation if done else run.evaluate()
-    if done and run.step != evaluation.steps:
+    if done and run.step != (last := run.evaluation.steps):
         raise StoreError(
-            f"{run.path} lacks the checkpoint at step {evaluation.steps}, which its result is "
+            f"{run.path} lacks the checkpoint at step {last}, which its result is "
             "about; restore it, or remove result.json and train the run to its end again"
         )
+    evaluation, decision = run.judged()
     answers, along = _answers(run)
     return Findings(
         name=name,
@@ -134,7 +134,7 @@ def _findings(path: Path, name: str) -> Findings:
         done=done,
         metrics=run.metrics,
         evaluation=evaluation,
-        decision=decide(evaluation),
+        decision=decision,
         answers=answers,
         answers_along=along,
         attention=attention_examples(Subject.of_run(run))

@@ -8,6 +8,7 @@ in a cell if it gives at least half of the model's answers there.
 
 import itertools
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from jaxtyping import Int64
@@ -17,7 +18,6 @@ from anchor_interp._util.schema import checked
 from anchor_interp.behaviour.answer_map import EXCEPTION, NONE, OTHER_ORDER, RULE, AnswerMap
 from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask, check_anchors
 from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.rules import require_anchors
@@ -26,8 +26,20 @@ from anchor_interp.tasks.sequences import assemble, draw_noise
 _MOST_PER_CELL = 1_000
 
 
+class Answering(Protocol):
+    """A run (:class:`anchor_interp.runs.run.Run`) with its model."""
+
+    @property
+    def config(self) -> Any:
+        """Its configuration, which has the ``task``."""
+
+    @property
+    def transformer(self) -> HookedTransformer:
+        """Its model."""
+
+
 def answer_map(
-    model: Run | HookedTransformer,
+    model: Answering | HookedTransformer,
     task: AnchorTask | None = None,
     *,
     pairs: Sequence[Pair] | None = None,
@@ -45,9 +57,9 @@ def answer_map(
     Raises:
         ConfigError: a task without anchors or without unseen pairs, or n out of range.
     """
-    if isinstance(model, Run):
-        task = require_anchors(model.config.task, "a map of answers")
-        model = model.transformer
+    asked: Any = model
+    if hasattr(type(asked), "transformer"):
+        task, asked = require_anchors(asked.config.task, "a map of answers"), asked.transformer
     task = check_anchors(task, "ai.last_logits answers examples")
     n = checked(n, int, "n", low=2, high=_MOST_PER_CELL)
     chosen = task.unseen if pairs is None else checked(pairs, tuple[Pair, ...], "pairs")
@@ -64,7 +76,7 @@ def answer_map(
     noise = noise.reshape(len(every), -1, task.length)[[every.index(each) for each in chosen]]
     tokens = noise.reshape(-1, task.length)
     sequences = assemble(task, tokens, index[pair], task.keys[key], position)
-    answers = predict(model, sequences)
+    answers = predict(asked, sequences)
     given = values[pair, :, key] == answers[:, None]  # [n, function]
     first = np.where(given.any(1), given.argmax(1), len(names) - 1)
     counts = np.zeros((*shape[:3], len(names)))
@@ -72,8 +84,8 @@ def answer_map(
     return AnswerMap(chosen, names, task.keys, n, counts / n)
 
 
-def mixture(run: Run) -> dict[str, float]:
-    """The shares of an answer map's cells, for ``--measure anchor_interp.behaviour.answers:mixture``."""
+def mixture(run: Answering) -> dict[str, float]:
+    """Shares of an answer map's cells: ``--measure anchor_interp.behaviour.answers:mixture``."""
     return answer_map(run).mixture
 
 

@@ -1,9 +1,9 @@
 """Measures a model on its task: the numbers that its phase is read from.
 
-On a task without anchors these are the scores on its splits (:mod:`anchor_interp.behaviour.scoring`), at
-most ``n`` examples each. On an anchor task every model answers the same fixed sequences: ``n`` for
-each ordered pair with training keys and ``n`` with test keys (complexity-control paper, appendix
-B).
+On a task without anchors these are the scores on its splits, at most ``n`` examples each
+(:mod:`anchor_interp.behaviour.scoring`). On an anchor task every model answers the same fixed
+sequences: ``n`` for each ordered pair with training keys and ``n`` with test keys
+(complexity-control paper, appendix B).
 
 * **train** accuracy is on the run's own training sequences, noise included;
 * **ID** accuracy is the mean over the seen pairs, with test keys. If the training sequences given
@@ -67,7 +67,7 @@ def evaluate(
     initial: Network | None = None,
     steps: int | None = None,
 ) -> Evaluation:
-    """Measure a model on a task.
+    """Measure a model on a task, afresh: ``Run.evaluation`` is what a run has stored.
 
     Args:
         model: any HookedTransformer whose vocabulary covers the task; its hooks act. Or the network

@@ -111,8 +111,7 @@ def verdict(
             title = f"{path} at step {step}"
             kept = model.path and kept_fingerprint(model.path, step)
             numbers = kept or fingerprint(model, quiet=output.quiet)
-            is_done = model.folder.result() is not None and model.evaluation.steps == step
-            behaviour = decide(model.evaluation if is_done else model.evaluate(n=200))
+            _, behaviour = model.judged(n=200)
         else:
             identifier, step, title = None, None, str(path)
             numbers = fingerprint_model(model, given, quiet=output.quiet)

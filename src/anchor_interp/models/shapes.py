@@ -9,6 +9,9 @@ from anchor_interp._util.schema import bounded, check_fields
 
 Normalization = Literal["post", "pre"]
 """Where LayerNorm sits; see :attr:`ModelConfig.normalization`."""
+MOST_POSITIONS = 1 << 15
+"""Most positions of one forward pass over sequences of several lengths (a longer one is alone)."""
+_MOST_LOGITS = 1 << 28  # of one forward pass, 1 GiB in float32
 
 
 @dataclass(frozen=True)
@@ -118,3 +121,8 @@ MODELS: Mapping[str, ModelConfig] = MappingProxyType(
 post-LayerNorm model of the same kind that trains in minutes on one core); ``language-small`` and
 ``language-medium`` (GPT-2's shapes, with an unembedding of its own; medium is complexity-control
 figure 7D's), ``language-tiny`` (such a model of bytes, for minutes on one core)."""
+
+
+def most_positions(d_vocab: int) -> int:
+    """Most positions of one forward pass: fewer where the vocabulary is large."""
+    return min(MOST_POSITIONS, max(1, _MOST_LOGITS // d_vocab))

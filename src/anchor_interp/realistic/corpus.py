@@ -1,9 +1,9 @@
 """Language modelling: the next token of code and prose.
 
 A corpus is one long stream of documents, each followed by a token of its own
-(:mod:`anchor_interp.realistic.corpus_tokens`). An example is a window of it, ``length`` tokens that the
-model reads and one more. Windows overlap by one token, so that every token is predicted once. They
-are read from the file when they are needed: a corpus may be larger than the memory.
+(:mod:`anchor_interp.realistic.corpus_tokens`). An example is a window of it, ``length`` tokens that
+the model reads and one more. Windows overlap by one token, so that every token is predicted once.
+They are read from the file when they are needed: a corpus may be larger than the memory.
 
 ==============  ==================================================================================
 split           windows

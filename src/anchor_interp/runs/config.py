@@ -23,7 +23,7 @@ from anchor_interp._util.schema import (
     from_dict,
     shown,
 )
-from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.models.shapes import InitConfig, ModelConfig, most_positions
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS
 from anchor_interp.tasks.contract import MAX_EXAMPLES
@@ -38,9 +38,6 @@ SCHEMA = 1
 """Schema number of configurations and of all files of a run folder."""
 
 MAX_CONFIG_BYTES = 1 << 20
-MOST_POSITIONS = 1 << 15
-"""Most positions of one forward pass over sequences of several lengths (a longer one is alone)."""
-_MOST_LOGITS = 1 << 28  # of one forward pass, 1 GiB in float32
 _MAX_STEPS = 1 << 40
 _MOST_AFTER_FIT = 1_000
 
@@ -182,11 +179,6 @@ class RunConfig:
         """The task of a run with anchors; ConfigError for another, which analyses cannot use."""
         task: AnchorTask = require_anchors(self.task, "this analysis")
         return task
-
-
-def most_positions(d_vocab: int) -> int:
-    """Most positions of one forward pass: fewer where the vocabulary is large."""
-    return min(MOST_POSITIONS, max(1, _MOST_LOGITS // d_vocab))
 
 
 def memory_bytes(config: RunConfig) -> dict[str, int]:

@@ -74,7 +74,7 @@ class RunMark:
     reason: str
     """Why it has its phase, or what went wrong."""
     near: tuple[str, ...]
-    """Its measurements near a line between phases (:func:`anchor_interp.behaviour.phase.near_lines`)."""
+    """What :func:`anchor_interp.behaviour.phase.near_lines` says of its measurements."""
     total_decay: float | None
     seconds: float | None
     values: dict[str, float | None]
