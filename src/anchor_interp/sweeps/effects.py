@@ -28,9 +28,9 @@ from anchor_interp.analysis.statistics import (
     permutation_p,
     student_quantile,
 )
+from anchor_interp.sweeps.columns import TableRow, Value, label, word
 from anchor_interp.sweeps.compared import FEWEST as FEWEST
 from anchor_interp.sweeps.compared import compared
-from anchor_interp.sweeps.settings import TableRow, Value, label, word
 
 Verdict = Literal[
     "supported", "not supported", "reversed", "inconclusive", "nothing comparable",

@@ -30,9 +30,8 @@ from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreErro
 from anchor_interp._util.lock import Lock, NoLocksError, is_held
 from anchor_interp._util.schema import checked_path, digest
 from anchor_interp.behaviour.phase import Phase
-from anchor_interp.sweeps.columns import COLUMNS, STATES, State, aligned
+from anchor_interp.sweeps.columns import COLUMNS, STATES, State, TableRow, aligned
 from anchor_interp.sweeps.rows import planned_row, updated_row
-from anchor_interp.sweeps.settings import TableRow
 from anchor_interp.sweeps.spec import MAX_BYTES, Grid, Sweep, read_sweep, to_plain, written
 from anchor_interp.sweeps.table_files import DAMAGES, from_csv, from_parquet, to_parquet
 

@@ -16,17 +16,22 @@ from anchor_interp.runs.measurements import kept_columns
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.sweeps.columns import (
     ALONG,
+    ANCHORS,
     CELLS,
     CIRCUMSTANCES,
     COLUMNS,
     LAST_SESSION,
     MEASURED,
     MECHANISM,
+    OF_MODEL,
+    OF_TASK,
+    OWN,
+    TASK_SETTINGS,
     VERSIONS,
     State,
+    TableRow,
     kind_of,
 )
-from anchor_interp.sweeps.settings import ANCHORS, OF_MODEL, OF_TASK, OWN, TASK_SETTINGS, TableRow
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS, task_name
 from anchor_interp.tasks.task import Task, plain_fields
