@@ -141,7 +141,7 @@ def _findings(path: Path, name: str) -> Findings:
         if isinstance(config.task, AnchorTask)
         else (),
         plane=_plane(run),
-        own_figures=() if config.task.network is None else config.task.network.figures(run),
+        own_figures=config.task.figures(run),
         complexity=complexity(run.model),
         complexity_at_init=complexity(build_network(config.model, config.init, seed=config.seed)),
         sessions=run.folder.provenance(),

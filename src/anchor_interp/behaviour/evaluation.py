@@ -87,8 +87,7 @@ def evaluate(
     checked(task, Task, "task")
     checked(initial, Network | None, "initial")
     n = checked(n, int, "n", low=1, high=_MAX_SEQUENCES)
-    if task.network is None:
-        check_fits(model, task)
+    check_fits(model, task)
     own = own_training(task, training)
     check_weights(model)
     last, first = main_numbers(model), main_numbers(initial)

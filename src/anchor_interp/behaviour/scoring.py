@@ -9,6 +9,7 @@ pass tells. Where answers have no end, each token to predict counts by itself.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import starmap
+from typing import cast
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from anchor_interp.models.shapes import most_positions
 from anchor_interp.models.transformer import HookedTransformer, device
 from anchor_interp.tasks.contract import draw_aspects, draw_baselines
 from anchor_interp.tasks.examples import Dataset, Split
+from anchor_interp.tasks.network import OwnNetwork
 from anchor_interp.tasks.task import Task
 
 MOST_VALUES = 32
@@ -36,19 +38,21 @@ def score_split(
 ) -> SplitScore:
     """The accuracy, also by the task's aspects, and the loss on examples of one split."""
     own: tuple[AspectScore, ...] = ()
-    if (network := task.network) is not None:
-        examples = examples.rows(slice(network.most_judged))
-        parts = network.judge(model, examples, seed=seed, stream=split.name)
-        loss = network.loss(model, examples, seed=seed, stream=f"score/{split.name}")
-        shares, n = _whole(parts), len(examples)
-        own = tuple(
-            AspectScore(network.part, name, None, float(right.mean()), n)
-            for name, right in parts.items()
-        )
-    else:
+    if task.most_judged is not None:
+        examples = examples.rows(slice(task.most_judged))
+    parts = task.judge(model, examples, seed=seed, stream=split.name)
+    if parts is None:
         tokens, losses = token_scores(model, examples)
         shares = right_answers(model, task, examples, tokens)
         loss = float(np.average(losses, weights=examples.n_predicted))
+    else:
+        judge = cast(OwnNetwork, task)  # only such a task judges
+        loss = judge.loss(model, examples, seed=seed, stream=f"score/{split.name}")
+        shares, n = _whole(parts), len(examples)
+        own = tuple(
+            AspectScore(judge.part, name, None, float(right.mean()), n)
+            for name, right in parts.items()
+        )
     aspects, n_bytes = draw_aspects(task, examples).items(), task.n_bytes(examples)
     bits = loss / math.log(2) * int(examples.n_predicted.sum())
     scores = tuple(score for name, values in aspects for score in _by(name, values, shares))
@@ -87,8 +91,8 @@ def right_answers(
     model: Network, task: Task, examples: Dataset, tokens: Float[np.ndarray, " n"] | None = None
 ) -> Float[np.ndarray, " n"]:
     """How right each answer is, 0 or 1; without an end token the share of right ``tokens``."""
-    if task.network is not None:
-        return _whole(task.network.judge(model, examples, seed=0, stream="probe"))
+    if (parts := task.judge(model, examples, seed=0, stream="probe")) is not None:
+        return _whole(parts)
     if task.end is not None and type(task).score is not Task.score:
         return decoded_answers(model, task, examples, end=task.end)
     if tokens is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchor_interp._util.schema import to_dict
 from anchor_interp.behaviour.phase import PAPER, Evaluation, Phase, asked, meanings, ood_threshold
+from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.pages.run_figures import top_answers
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.tasks.anchor import AnchorTask
@@ -120,7 +121,7 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     settings = {name: value for part in parts for name, value in to_dict(part).items()}
     compared = {name: value for name, value in settings.items() if name not in _NOT_COMPARED}
     own = type(config.model).__name__.removesuffix("Config")
-    network = "transformer" if config.task.network is None else own
+    network = "transformer" if isinstance(config.model, ModelConfig) else own
     return {"task": task_name(config.task), "network": network} | compared
 
 

@@ -23,7 +23,7 @@ from anchor_interp._util.schema import (
     from_dict,
     shown,
 )
-from anchor_interp.models.shapes import InitConfig, ModelConfig, most_positions
+from anchor_interp.models.shapes import InitConfig, ModelConfig, example_bytes, n_activations
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS
 from anchor_interp.tasks.contract import MAX_EXAMPLES
@@ -150,7 +150,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        wanted = ModelConfig if self.task.network is None else self.task.network.config_class
+        wanted = self.task.config_class or ModelConfig
         if isinstance(self.model, Mapping):  # from a file: which class it is follows from the task
             object.__setattr__(self, "model", from_dict(wanted, self.model, "model"))
         if not isinstance(self.model, wanted):
@@ -163,16 +163,7 @@ class RunConfig:
                 if (owner := owners.setdefault(field.name, part)) != part:
                     advice = f"which is also a setting of the {owner}; give it another name"
                     raise ConfigError(f"the {part} has the field {field.name}, {advice}")
-        if self.task.network is not None:
-            self.task.network.check(self.model, self.init)
-            return
-        n_tokens, length = self.task.n_tokens, self.task.length
-        for name, needed, what in (
-            ("d_vocab", n_tokens, f"tokens and targets need at least {n_tokens}"),
-            ("n_ctx", length, f"sequences have {length} tokens"),
-        ):
-            if (size := getattr(self.model, name)) < needed:
-                raise ConfigError(f"model.{name} is {size}; the task's {what}")
+        self.task.check_model(self.model, self.init)
 
     @property
     def anchor_task(self) -> AnchorTask:
@@ -183,25 +174,12 @@ class RunConfig:
 
 def memory_bytes(config: RunConfig) -> dict[str, int]:
     """A low estimate of the bytes that training needs, by what needs them."""
-    model, train, length = config.model, config.train, config.task.length
-    if config.task.network is not None:
-        own: Any = model
-        activations = train.batch_size * own.n_activations
-        example = own.example_bytes + length + 5
-    else:
-        logits = train.batch_size * model.d_vocab
-        per_token = model.d_model + 3 * model.n_heads * model.d_head + model.d_mlp
-        positions = train.batch_size * length
-        if not config.task.answers_last:  # a larger batch comes in parts
-            positions = min(positions, max(length, most_positions(model.d_vocab)))
-        if config.task.mapped:  # all positions predict
-            logits = positions * model.d_vocab
-        activations = positions * model.n_layers * per_token + logits
-        example = 0 if config.task.mapped else length + 5
+    train, task = config.train, config.task
+    example = 0 if task.mapped else example_bytes(config.model) + task.length + 5
     return {
         # weight, gradient, two moments, and the initial model while the last one is judged
-        "weights": 5 * 4 * model.n_parameters,
-        "activations": 4 * activations,
+        "weights": 5 * 4 * config.model.n_parameters,
+        "activations": 4 * n_activations(config.model, task, train.batch_size),
         "training sequences": train.n_sequences * (example + 3 * 8),  # bytes, int64 orders
     }
 

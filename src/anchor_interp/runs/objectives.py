@@ -107,8 +107,8 @@ def make_objective(
 ) -> "LastObjective | MaskedObjective | Any":
     """The objective of a run on its training set, which is drawn if None."""
     examples = draw_training(config) if training is None else training
-    if config.task.network is not None:
-        return config.task.network.objective(config, examples, device)
+    if (own := config.task.objective(config, examples, device)) is not None:
+        return own
     kind = LastObjective if config.task.answers_last else MaskedObjective
     return kind(config, examples, device, processes)
 

@@ -23,7 +23,6 @@ from anchor_interp.runs.writer import RunWriter
 from anchor_interp.tasks.contract import draw_aspects, draw_baselines, draw_examples
 from anchor_interp.tasks.examples import Dataset, SplitRole
 
-_PROBES = 512
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -187,9 +186,9 @@ class Probes:
         self._task = task = config.task
         # another seed than the final evaluation's, so that curve and verdict are independent
         draw = functools.partial(draw_examples, task, seed=1)
-        most = _PROBES if task.network is None else task.network.most_probes
         self._sets: list[tuple[SplitRole, Dataset]] = []
         for split in task.splits:
+            most = task.most_probes
             n = most if split.size is None else min(most, split.size)
             part = training.rows(slice(most)) if split.role == "train" else draw(split.name, n)
             draw_aspects(task, part)  # a fault is found before the training, not after it

@@ -11,6 +11,7 @@ from anchor_interp._util.rounding import decimal
 from anchor_interp._util.schema import from_dict
 from anchor_interp.analysis.mechanism import kept_fingerprint
 from anchor_interp.behaviour.phase import Evaluation
+from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.runs.config import RunConfig, last_step, total_decay
 from anchor_interp.runs.measurements import kept_columns
 from anchor_interp.runs.store import RunFolder
@@ -42,7 +43,7 @@ def planned_row(name: str, config: RunConfig) -> TableRow:
     row: TableRow = dict.fromkeys(COLUMNS)
     row |= {"run_id": name, "task": task_name(config.task), "seed": config.seed}
     row |= _task_columns(config.task)
-    prefix = "" if config.task.network is None else OF_MODEL
+    prefix = "" if isinstance(config.model, ModelConfig) else OF_MODEL
     row |= {prefix + name: value for name, value in plain_fields(config.model).items()}
     for part in (config.init, config.train):
         row |= {name: decimal(value) for name, value in vars(part).items() if name in COLUMNS}

@@ -9,7 +9,7 @@ is an example.
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +19,6 @@ from jaxtyping import Bool
 from anchor_interp.tasks.examples import Dataset
 
 if TYPE_CHECKING:
-    import torch
     from matplotlib.figure import Figure
     from torch import nn
 
@@ -63,7 +62,11 @@ class OwnFigure:
 
 
 class OwnNetwork(ABC):
-    """Inherited by a task with a network of its own."""
+    """Inherited by a task with a network of its own, which says these things differently.
+
+    See :class:`anchor_interp.tasks.task.Task` for what holds of all other tasks; ``figures`` may
+    give some :class:`OwnFigure`.
+    """
 
     config_class: ClassVar[type[NetworkConfig]]
     """The class of ``RunConfig.model``."""
@@ -76,17 +79,12 @@ class OwnNetwork(ABC):
     most_probes: ClassVar[int]
     """Most examples of a split that are judged along training."""
 
-    @property
-    def network(self) -> "OwnNetwork":
-        """The task itself."""
-        return self
-
     @abstractmethod
-    def check(self, model: Any, init: Any) -> None:
+    def check_model(self, model: Any, init: Any) -> None:
         """ConfigError if a network of this configuration, so initialised, does not fit the task."""
 
     @abstractmethod
-    def objective(self, config: Any, training: Dataset, device: "torch.device") -> Any:
+    def objective(self, config: Any, training: Dataset, device: Any) -> Any:
         """What training minimises on these examples, a function of (seed, step) alone.
 
         ``config`` is the run's :class:`anchor_interp.runs.config.RunConfig`; the result is an
@@ -105,11 +103,6 @@ class OwnNetwork(ABC):
     @abstractmethod
     def loss(self, network: Any, examples: Dataset, *, seed: int, stream: str) -> float:
         """The loss on examples; a function of the network and these arguments alone."""
-
-    def figures(self, run: Any) -> Sequence[OwnFigure]:
-        """What a report draws of a :class:`anchor_interp.runs.run.Run`; none by default."""
-        del run
-        return ()
 
 
 @functools.lru_cache(maxsize=64)
