@@ -29,8 +29,8 @@ from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import StepEvent, TrainState, fit
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import preset
-from anchor_interp.runs.session import Session
-from anchor_interp.runs.writer import writing
+from anchor_interp.runs.session import Probes, Session
+from anchor_interp.runs.store import writing
 from anchor_interp.tasks.examples import Dataset
 
 _WORDS = Prontoqa().words
@@ -150,7 +150,7 @@ def train(config: RunConfig, path: Path, table: Path, device: torch.device, unti
     probes = config.task.examples("id", 256, seed=3)
     parts = np.array(parts_of(probes))
     with writing(path, config) as writer, stop_signals() as stopped:
-        session = Session(writer, config, objective.training, device)
+        session = Session(writer, Probes(config, objective.training), device)
         rows = [row for row in _read(table) if row["step"] <= session.state.step]
         latest: dict[str, float] = {}
 

@@ -29,8 +29,8 @@ from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.objectives import epoch_order_on, make_objective
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run, load
+from anchor_interp.runs.store import RunWriter, writing
 from anchor_interp.runs.train import train
-from anchor_interp.runs.writer import RunWriter, writing
 from anchor_interp.sweeps.batch import batch_size, train_batch
 from anchor_interp.sweeps.engine import RunResult
 from anchor_interp.sweeps.stacked import Member, Stack

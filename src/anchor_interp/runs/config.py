@@ -191,6 +191,20 @@ def last_step(steps: int, fitted_step: int | None) -> int:
     return min(steps, fitted_step + min(fitted_step, _MOST_AFTER_FIT))
 
 
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """Learning rate of the update after ``step`` updates.
+
+    It rises linearly from ``lr_start`` to ``lr`` over the warm-up, then follows a cosine to
+    ``lr_end`` (both papers, appendix A). From ``branch_step`` on the branch's peak replaces ``lr``.
+    """
+    (peak, _), warmup = config.rates(step), config.warmup_steps
+    if step < warmup:
+        return config.lr_start + (peak - config.lr_start) * (step + 1) / warmup
+    progress = (step - warmup) / max(1, config.steps - warmup)
+    cosine = 0.5 * (1 + math.cos(math.pi * progress))
+    return config.lr_end + (peak - config.lr_end) * cosine
+
+
 def total_decay(config: TrainConfig, until: int | None = None) -> float:
     """The sum of learning rate x weight decay over the first ``until`` steps; over all if None.
 

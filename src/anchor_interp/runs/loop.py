@@ -22,7 +22,7 @@ from anchor_interp.models.batches import Batch
 from anchor_interp.models.forward import takes_fast_path
 from anchor_interp.models.networks import build_network
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.runs.config import RunConfig, TrainConfig
+from anchor_interp.runs.config import RunConfig, TrainConfig, learning_rate
 from anchor_interp.runs.cuda_graph import CudaGraph
 
 
@@ -130,20 +130,6 @@ class TrainState:
                 group["lr"].fill_(lr)
             else:
                 group["lr"] = lr
-
-
-def learning_rate(config: TrainConfig, step: int) -> float:
-    """Learning rate of the update after ``step`` updates.
-
-    It rises linearly from ``lr_start`` to ``lr`` over the warm-up, then follows a cosine to
-    ``lr_end`` (both papers, appendix A). From ``branch_step`` on the branch's peak replaces ``lr``.
-    """
-    (peak, _), warmup = config.rates(step), config.warmup_steps
-    if step < warmup:
-        return config.lr_start + (peak - config.lr_start) * (step + 1) / warmup
-    progress = (step - warmup) / max(1, config.steps - warmup)
-    cosine = 0.5 * (1 + math.cos(math.pi * progress))
-    return config.lr_end + (peak - config.lr_end) * cosine
 
 
 def train_step(state: TrainState, objective: Objective) -> StepEvent:

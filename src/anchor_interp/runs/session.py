@@ -18,8 +18,7 @@ from anchor_interp.models.networks import Network, as_transformer
 from anchor_interp.runs.config import RunConfig, last_step, run_id, total_decay
 from anchor_interp.runs.loop import StepEvent, TrainState, check_finite_weights
 from anchor_interp.runs.run import evaluate_run, model_at
-from anchor_interp.runs.store import Row
-from anchor_interp.runs.writer import RunWriter
+from anchor_interp.runs.store import Row, RunWriter
 from anchor_interp.tasks.contract import draw_aspects, draw_baselines, draw_examples
 from anchor_interp.tasks.examples import Dataset, SplitRole
 
@@ -29,11 +28,9 @@ _LOGGER = logging.getLogger(__name__)
 class Session:
     """Starts or resumes a run whose folder is held for writing, and records its training."""
 
-    def __init__(
-        self, writer: RunWriter, config: RunConfig, training: Dataset, device: torch.device
-    ) -> None:
-        self.writer, self.config, self.training = writer, config, training
-        self.probes = Probes(config, training)
+    def __init__(self, writer: RunWriter, probes: "Probes", device: torch.device) -> None:
+        self.writer, self.probes = writer, probes
+        self.config, self.training = probes.config, probes.training
         self.latest: Row = {}
         """The newest value of every metric."""
         self.fitted_step: int | None = None
@@ -183,6 +180,7 @@ class Probes:
     """Small fixed sets of examples for the accuracies along training."""
 
     def __init__(self, config: RunConfig, training: Dataset) -> None:
+        self.config, self.training = config, training
         self._task = task = config.task
         # another seed than the final evaluation's, so that curve and verdict are independent
         draw = functools.partial(draw_examples, task, seed=1)
