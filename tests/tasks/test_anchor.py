@@ -11,6 +11,7 @@ from random_tasks import tasks
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import from_dict
 from anchor_interp.runs.presets import RUNS
+from anchor_interp.tasks import rules
 from anchor_interp.tasks.anchor import TASKS, AnchorTask, reasoning_complexity
 from anchor_interp.tasks.catalog import named_task
 from anchor_interp.tasks.functions import Affine, Anchor, Keys, Override, Pair, Table
