@@ -269,7 +269,8 @@ def _judged_circuit(attempts: _Attempts, seed: int, prune: Callable[..., Any]) -
 def _on_examples(subject: Subject, examples: Examples, attempts: _Attempts) -> ExamplesAnalysis:
     """Everything that needs no anchors."""
     model, seed, attempt = subject.model, subject.seed, attempts.attempt
-    # some of sorted examples would be a selection; the order given changes nothing
+    # analyses take the first examples: sort, so that the given order changes nothing, then shuffle,
+    # so that the first ones are a random sample
     examples = examples[order_of(examples)[0]]
     examples = examples[np.random.default_rng(seed).permutation(len(examples))]
     twins, aligned = find_twins(examples, seed=seed), aligned_examples(examples)

@@ -243,6 +243,8 @@ def _by_rules(fingerprint: Fingerprint, lines: Mapping[str, Line]) -> Verdict:
     plain = _sides(values, lines)
     rule = _applying(plain)
     first, phases, deciding = RULES[rule].phases[0], dict.fromkeys(RULES[rule].phases), set[str]()
+    # The verdict holds only if it does not depend on the open numbers: try them on every side.
+    # Whatever other phases appear are possible too, and the numbers that were turned decide.
     unsure = [name for name in values if _is_open(values[name], margins[name], lines[name])]
     for sides in itertools.product((True, False), repeat=len(unsure)):
         turned = plain | dict(zip(unsure, sides, strict=True))
@@ -250,6 +252,7 @@ def _by_rules(fingerprint: Fingerprint, lines: Mapping[str, Line]) -> Verdict:
         if other != RULES[rule].phases:
             phases |= dict.fromkeys(other)
             deciding |= {name for name in unsure if turned[name] != plain[name]}
+    # evidence: what decides first, then what the rule and those before it asked, the nearest first
     asked = [name for each in RULES[rule::-1] for name in each.asks if name != "exceptions"]
     names = [name for name in values if name in deciding - {"exceptions"}] + asked
     if rule > 0 and "memory" not in deciding:

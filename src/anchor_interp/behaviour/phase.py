@@ -376,7 +376,10 @@ def _phase_with(evaluation: Evaluation, name: str, value: float) -> Phase:
 
 
 def asked(evaluation: Evaluation) -> frozenset[str]:
-    """The measurements of which another value changes the phase; for *other* these are all."""
+    """The measurements that decide the phase: 0 or 1 in their place gives another one.
+
+    For *other*, which no single rule gives, these are all.
+    """
     phase = decide(evaluation).phase
     if phase == "other":
         return frozenset(_MEASURED)

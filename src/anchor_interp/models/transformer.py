@@ -246,7 +246,7 @@ def model_of_weights(
     """
     expected = "expected a HookedTransformer's state dict"
     try:
-        # what the weights tell goes before what is given, and that before what is usual
+        # a setting that the weights show overrides a given one, and that overrides the usual one
         kind = "standard" if "pos_embed.W_pos" in weights else "alibi"
         usual = {"n_ctx": 1, "positional_embedding_type": kind}
         looked_at = {"act_fn": "relu", "normalization_type": None, "attn_only": True}

@@ -156,7 +156,8 @@ class RunConfig:
         if not isinstance(self.model, wanted):
             expected = f"expected a {wanted.__name__}, which answers the task {self.task.kind}"
             raise ConfigError(f"model is {shown(self.model)}; {expected}")
-        owners: dict[str, str] = {}  # a flag, and a change of override, names a field alone
+        # flags and `override` name a field without its part, so no two parts may share a name
+        owners: dict[str, str] = {}
         parts: dict[str, Any] = {"run": self, "init": self.init, "train": self.train}
         for part, value in (parts | {"model": self.model, "task": self.task}).items():
             for field in fields(value):

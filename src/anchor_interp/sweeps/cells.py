@@ -145,13 +145,16 @@ def _near(row: TableRow, phase: Phase | None) -> tuple[str, ...]:
     """The measurements near a line, as far as the row holds what the rule reads."""
     shares: dict[str, Any] = {name: _number(row, name) for name in _RULE}
     if phase is None or (shares["ood_accuracy"] is not None and shares["key_dependence"] is None):
-        return ()  # OOD accuracy without anchors has a line of its own, which rows do not hold
+        # without anchors the line of OOD accuracy depends on the task's chance and shortcuts, which
+        # rows do not hold
+        return ()
     fresh = _number(row, "seen_train_keys")
     evaluation = Evaluation(
         **shares, cells=CellAccuracy(fresh, None, None, None), steps=None, pair_accuracy=(),
         unseen=(), stable_rank=None, stable_rank_at_init=None, condensation=None,
         condensation_at_init=None, n=1, seed=0,
     )  # fmt: skip
+    # if the rule reads more than the row holds, it may give another phase: then no line is known
     return near_lines(evaluation) if classify(evaluation) == phase else ()
 
 
