@@ -58,6 +58,15 @@ _WITHOUT_ANCHORS: Mapping[Phase, str] = MappingProxyType(
         "other": "No rule for another phase applies.",
     }
 )
+MEASUREMENTS: Mapping[str, str] = {
+    "train_accuracy": "training accuracy",
+    "id_accuracy": "ID accuracy",
+    "ood_accuracy": "OOD accuracy",
+    "symmetric_accuracy": "symmetric answers",
+    "commutativity": "commutativity",
+    "key_dependence": "key dependence",
+}
+"""What the rule reads of an evaluation, in words."""
 NEAR = 0.05
 """A measurement is near a line of the rule if a change of this size changes the phase."""
 _MOST_NATS = 700.0  # whose exponential is a number
@@ -359,16 +368,6 @@ def _symmetric_or_composite(e: Evaluation, t: Thresholds) -> Decision:
     return Decision("symmetric", f"{commuting} >= {t.commutativity:g}")
 
 
-_MEASURED = {
-    "train_accuracy": "training accuracy",
-    "id_accuracy": "ID accuracy",
-    "ood_accuracy": "OOD accuracy",
-    "symmetric_accuracy": "symmetric answers",
-    "commutativity": "commutativity",
-    "key_dependence": "key dependence",
-}
-
-
 def _phase_with(evaluation: Evaluation, name: str, value: float) -> Phase:
     """The phase if one measurement had another value."""
     changed: dict[str, Any] = {name: value}
@@ -382,15 +381,15 @@ def asked(evaluation: Evaluation) -> frozenset[str]:
     """
     phase = decide(evaluation).phase
     if phase == "other":
-        return frozenset(_MEASURED)
-    at_ends = {name: [_phase_with(evaluation, name, end) for end in (0, 1)] for name in _MEASURED}
+        return frozenset(MEASUREMENTS)
+    at_ends = {name: [_phase_with(evaluation, name, end) for end in (0, 1)] for name in MEASUREMENTS}
     return frozenset(name for name, phases in at_ends.items() if phases != [phase, phase])
 
 
 def near_lines(evaluation: Evaluation) -> tuple[str, ...]:
     """The measurements near a line of the rule, each with the phase beyond it; see :data:`NEAR`."""
     phase, lines = decide(evaluation).phase, []
-    for name, words in _MEASURED.items():
+    for name, words in MEASUREMENTS.items():
         value: float | None = getattr(evaluation, name)
         for moved in () if value is None else (max(0.0, value - NEAR), min(1.0, value + NEAR)):
             other = _phase_with(evaluation, name, moved)

@@ -8,7 +8,6 @@ from cyclopts import Parameter
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
-from anchor_interp.behaviour.phase import decide
 from anchor_interp.cli.options import PLAIN, Device, Outputs, RunName
 from anchor_interp.runs.config import read_task, run_id
 from anchor_interp.tasks.anchor import AnchorTask
@@ -88,10 +87,8 @@ def verdict(
             or a JSON file of its fields.
     """
     from anchor_interp.analysis.conclusions import conclude_phase
-    from anchor_interp.analysis.fingerprint import fingerprint, fingerprint_model
-    from anchor_interp.analysis.mechanism import kept_fingerprint
-    from anchor_interp.analysis.verdict import judged, verdict
-    from anchor_interp.behaviour.evaluation import evaluate
+    from anchor_interp.analysis.fingerprint import judge
+    from anchor_interp.analysis.verdict import judged
     from anchor_interp.runs.export import load_transformer
     from anchor_interp.runs.run import load
 
@@ -106,24 +103,13 @@ def verdict(
             opened.append(load_transformer(path, device=device, to_run=True))
     results, lines = {}, []
     for path, model in zip(runs, opened, strict=True):
+        identifier, step, title = None, None, str(path)
         if given is None:
             identifier, step = run_id(model.config), model.step
             title = f"{path} at step {step}"
-            kept = model.path and kept_fingerprint(model.path, step)
-            numbers = kept or fingerprint(model, quiet=output.quiet)
-            _, behaviour = model.judged(n=200)
-        else:
-            identifier, step, title = None, None, str(path)
-            numbers = fingerprint_model(model, given, quiet=output.quiet)
-            behaviour = decide(evaluate(model, given, n=200))
-        mechanism = verdict(numbers)
-        results[str(path)] = {
-            "run_id": identifier,
-            "step": step,
-            "mechanism": to_dict(mechanism),
-            "behaviour": to_dict(behaviour),
-            "fingerprint": to_dict(numbers),
-        }
+        both = judge(model, given, quiet=output.quiet)
+        mechanism, behaviour = both.mechanism, both.behaviour
+        results[str(path)] = {"run_id": identifier, "step": step, **to_dict(both)}
         lines += [
             f"{title}:",
             f"  by mechanism  {mechanism.phase:<12} {mechanism.reason}",

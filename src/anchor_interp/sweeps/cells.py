@@ -16,6 +16,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis.statistics import mean_interval
 from anchor_interp.behaviour.phase import (
+    MEASUREMENTS,
     PAPER,
     CellAccuracy,
     Evaluation,
@@ -39,11 +40,7 @@ PHASE_INDEX: Mapping[str | None, int] = {
 }  # fmt: skip
 """The complexity-control paper's index of a phase (section IV); the others have none."""
 MEASURES: dict[str, str] = {
-    "train_accuracy": "training accuracy",
-    "id_accuracy": "ID accuracy",
-    "ood_accuracy": "OOD accuracy",
-    "symmetric_accuracy": "symmetric answers",
-    "commutativity": "commutativity",
+    **{name: words for name, words in MEASUREMENTS.items() if name != "key_dependence"},
     "stable_rank": "stable rank of W_Q L0",
     "stable_rank_ratio": "stable rank, relative to initialisation",
 }
@@ -51,13 +48,6 @@ MEASURES: dict[str, str] = {
 Further columns with numbers are measures if a diagram maps them."""
 BEST_OF = ("train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy")
 """The measures that ``best_over`` applies to."""
-
-_RULE = (
-    "train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy", "commutativity",
-    "key_dependence",
-)  # fmt: skip
-
-
 OF_RUN = (
     "run_id", "slot", "seed", "status", "phase", "state", "censored", "reason", "near",
     "total_decay", "seconds", "poor_id", "poor_commutativity",
@@ -143,7 +133,7 @@ def shown_row(row: TableRow, slot: int, maps: Sequence[str] = ()) -> TableRow:
 
 def _near(row: TableRow, phase: Phase | None) -> tuple[str, ...]:
     """The measurements near a line, as far as the row holds what the rule reads."""
-    shares: dict[str, Any] = {name: _number(row, name) for name in _RULE}
+    shares: dict[str, Any] = {name: _number(row, name) for name in MEASUREMENTS}
     if phase is None or (shares["ood_accuracy"] is not None and shares["key_dependence"] is None):
         # without anchors the line of OOD accuracy depends on the task's chance and shortcuts, which
         # rows do not hold
