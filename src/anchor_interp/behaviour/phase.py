@@ -382,7 +382,7 @@ def asked(evaluation: Evaluation) -> frozenset[str]:
     phase = decide(evaluation).phase
     if phase == "other":
         return frozenset(MEASUREMENTS)
-    at_ends = {name: [_phase_with(evaluation, name, end) for end in (0, 1)] for name in MEASUREMENTS}
+    at_ends = {n: [_phase_with(evaluation, n, end) for end in (0, 1)] for n in MEASUREMENTS}
     return frozenset(name for name, phases in at_ends.items() if phases != [phase, phase])
 
 
