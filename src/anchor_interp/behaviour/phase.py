@@ -39,7 +39,7 @@ from anchor_interp.tasks.functions import Pair, Role
 
 Phase = Literal["undertrained", "memorizing", "composite", "symmetric", "inferential", "other"]
 
-PHASES: Mapping[Phase, str] = MappingProxyType(
+PHASE_MEANINGS: Mapping[Phase, str] = MappingProxyType(
     {
         "undertrained": "The model does not answer its own training sequences.",
         "memorizing": "It answers its training sequences, but not others of the same pairs.",
@@ -283,7 +283,7 @@ def classify(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Phase:
 
 def meanings(*, anchored: bool) -> Mapping[Phase, str]:
     """What each phase of a task with or without anchors means, in the order of the rules."""
-    return PHASES if anchored else _WITHOUT_ANCHORS
+    return PHASE_MEANINGS if anchored else _WITHOUT_ANCHORS
 
 
 def ood_threshold(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> float:

@@ -27,7 +27,7 @@ _Row = tuple[str, str, float | None, float]
 
 
 @dataclass(frozen=True)
-class Measure:
+class ShownMeasure:
     """A measurement and its threshold."""
 
     name: str
@@ -70,12 +70,13 @@ def sentence(phase: Phase, e: Evaluation) -> str:
     return meanings(anchored=anchored)[phase]
 
 
-def measures(evaluation: Evaluation) -> list[Measure]:
+def measures(evaluation: Evaluation) -> list[ShownMeasure]:
     """The measurements that decide a phase, in the order of the rules."""
     decides = asked(evaluation)
     rows = (_of_pairs if evaluation.pair_accuracy else _of_splits)(evaluation)
     return [
-        Measure(*row, asked=name in decides and row[2] is not None) for name, row in rows.items()
+        ShownMeasure(*row, asked=name in decides and row[2] is not None)
+        for name, row in rows.items()
     ]
 
 

@@ -63,7 +63,7 @@ inferential model must also learn the exception (3, 4): with two or three layers
 spreads to (4, 3) for some seeds, so the recipe has four. ``docs/evidence/recipes_search.md`` lists
 what else was tried, ``recipes.md`` how each recipe does on ten fresh seeds."""
 
-PHASES: Mapping[str, RunConfig] = MappingProxyType(
+QUICKSTART: Mapping[str, RunConfig] = MappingProxyType(
     {name: RECIPES[name] for name in ("memorizing", "symmetric", "inferential")}
 )
 """The recipes of the quickstart."""

@@ -21,7 +21,7 @@ from anchor_interp.models.exact import NAMES, exact_model, exact_shape
 from anchor_interp.models.networks import Network, as_transformer, build_network
 from anchor_interp.models.transformer import HookedTransformer, place
 from anchor_interp.runs.config import RunConfig, run_id
-from anchor_interp.runs.export import filled, save_weights
+from anchor_interp.runs.export import load_weights, save_weights
 from anchor_interp.runs.memory import check_model_fits, explained
 from anchor_interp.runs.store import Row, RunFolder
 from anchor_interp.runs.zoo import find
@@ -43,7 +43,7 @@ def model_at(
     """The model of a checkpoint, in ``eval`` mode; StoreError if it does not fit ``config``."""
     check_model_fits(config.model)  # before the file is read
     weights, where = folder.weights(step), f"{folder.path} at step {step}"
-    return place(filled(config.model, weights, where, dtype=dtype), device)
+    return place(load_weights(config.model, weights, where, dtype=dtype), device)
 
 
 def evaluate_run(

@@ -24,8 +24,7 @@ from anchor_interp.behaviour.phase import (
     classify,
     near_lines,
 )
-from anchor_interp.sweeps.columns import State as RunStatus
-from anchor_interp.sweeps.columns import TableRow, Value
+from anchor_interp.sweeps.columns import RunStatus, TableRow, Value
 
 RunState = Literal[Phase, "diverged", "failed", "unfinished", "missing"]
 """The phase of a finished run; otherwise, why it has none."""

@@ -56,9 +56,9 @@ Kind = Literal["string", "int64", "double", "bool"]
 """What a column holds, by Arrow's name of the type; any value may be null."""
 NUMERIC: tuple[Kind, ...] = ("int64", "double")
 _KINDS: Mapping[Any, Kind] = {int: "int64", float: "double", bool: "bool"}
-State = Literal["done", "diverged", "failed", "running", "begun", "missing"]
+RunStatus = Literal["done", "diverged", "failed", "running", "begun", "missing"]
 """A ``begun`` run was stopped before its end; it is resumed, as ``failed`` ones are."""
-STATES: tuple[State, ...] = get_args(State)
+STATES: tuple[RunStatus, ...] = get_args(RunStatus)
 MEASURED = (
     "train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy", "commutativity",
     "commutativity_wrong", "key_dependence", "stable_rank", "stable_rank_at_init", "condensation",
@@ -97,8 +97,8 @@ COLUMNS: Mapping[str, Kind] = {
     **dict.fromkeys(VERSIONS, "string"),
     **dict.fromkeys(("result_ns", "fingerprint_ns"), "int64"),
 }
-"""What each column holds. ``status`` is a :data:`State`. ``censored`` marks a run that is not done,
-diverged or undertrained. ``fitted_step`` is where a run met its ``until_accuracy``. ``seconds`` is
+"""What each column holds. ``status`` is a :data:`RunStatus`. ``censored`` marks a run that is not
+done, diverged or undertrained. ``fitted_step`` is where a run met its ``until_accuracy``. ``seconds`` is
 the wall time of all sessions, a stopped one counted up to its last checkpoint; it is null if the
 clock was set back meanwhile, and the runs of a batch share it. ``result_ns`` and ``fingerprint_ns``
 are when these files were written."""

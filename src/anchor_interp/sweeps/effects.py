@@ -32,7 +32,7 @@ from anchor_interp.sweeps.columns import TableRow, Value, label, word
 from anchor_interp.sweeps.compared import FEWEST as FEWEST
 from anchor_interp.sweeps.compared import compared
 
-Verdict = Literal[
+Support = Literal[
     "supported", "not supported", "reversed", "inconclusive", "nothing comparable",
     "not answerable here",
 ]  # fmt: skip
@@ -203,7 +203,7 @@ def _without(basis: Floats, values: Floats) -> Floats:
     return rest if np.linalg.norm(rest) > ROUNDING * np.linalg.norm(values) else np.zeros_like(rest)
 
 
-def decide(estimate: Estimate, least: float, p: float | None = None) -> tuple[Verdict, str]:
+def decide(estimate: Estimate, least: float, p: float | None = None) -> tuple[Support, str]:
     """The verdict on an effect, positive as claimed, and its reason; ``p`` may be an adjusted one.
 
     An effect that is there, by p and by its interval, decides, whichever way it points. Runs that
@@ -241,7 +241,7 @@ class Effect:
     """Runs that do not count, or that nothing can be compared with."""
     found: Estimate | None
     least: float
-    verdict: Verdict
+    verdict: Support
     reason: str
     strata: Mapping[str, "Effect"] = field(default_factory=dict)
     """The same inside each stratum, by its values."""
@@ -322,7 +322,7 @@ def effect(
         estimate = (line if kinds else trend)(list(map(stratum, strata.values())))
         n, n_out = (sum(map(len, some.values())) for some in (strata, out))
         why = ", ".join(f"{len(names)} {why}" for why, names in out.items())
-        verdict: Verdict = "nothing comparable"
+        verdict: Support = "nothing comparable"
         reason = f"a stratum needs {FEWEST} runs{' of either kind' if kinds else ''}; "
         reason += f"{n_out} of {n + n_out} runs are left out" + (f": {why}" if why else "")
         if estimate is not None:

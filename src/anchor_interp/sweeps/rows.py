@@ -29,7 +29,7 @@ from anchor_interp.sweeps.columns import (
     OWN,
     TASK_SETTINGS,
     VERSIONS,
-    State,
+    RunStatus,
     TableRow,
     kind_of,
 )
@@ -61,7 +61,7 @@ def _task_columns(task: Task) -> TableRow:
     return row
 
 
-def updated_row(row: TableRow, run: Path, state: State, error: str | None) -> TableRow:
+def updated_row(row: TableRow, run: Path, state: RunStatus, error: str | None) -> TableRow:
     """A row, brought up to date with its run's folder.
 
     ``error`` is why the run did not end. A finished run's row stays as it is while ``result.json``
