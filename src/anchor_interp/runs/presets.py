@@ -3,7 +3,7 @@
 A run on a task of :mod:`anchor_interp.realistic` names it, and is made when it is asked for.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -69,48 +69,49 @@ QUICKSTART: Mapping[str, RunConfig] = MappingProxyType(
 """The recipes of the quickstart."""
 
 
-def _on(
-    task: str, model: ModelConfig, train: TrainConfig, **changes: Any
-) -> Callable[[], RunConfig]:
-    """Makes a run on a named task with some fields changed."""
-    return lambda: RunConfig(replace(named_task(task), **changes), model, train=train)
+def _on(task: str, model: ModelConfig, train: TrainConfig, **changes: Any) -> RunConfig:
+    """A run on a named task with some fields changed."""
+    return RunConfig(replace(named_task(task), **changes), model, train=train)
 
 
-_ANCHORED: Mapping[str, RunConfig] = {
+_RUNS: dict[str, Any] = {
     "tiny": RunConfig(_TASK),
     **RECIPES,
     "paper-1head": RunConfig(_NEURIPS, MODELS["paper-1head"], train=_paper(25)),
     "paper-gpt2": RunConfig(_TASK, MODELS["paper-gpt2"], train=_paper(15)),
-}
-_REALISTIC: Mapping[str, Callable[[], RunConfig]] = {
-    "scan": _on(
+    "scan": partial(
+        _on,
         "scan-turn-left",
         replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=21, n_ctx=58),
         TrainConfig(n_sequences=4_400, batch_size=64, lr=2e-3, steps=2_000),
     ),
-    "cogs": _on(
+    "cogs": partial(
+        _on,
         "cogs",
         replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=827, n_ctx=600),
         TrainConfig(n_sequences=24_155, batch_size=64, lr=2e-3, steps=5_000, eval_every=500),
         exposures=100,
     ),
-    "addition": _on(
-        "addition-100", ModelConfig(), TrainConfig(n_sequences=8_559, lr=2e-3, steps=5_000)
+    "addition": partial(
+        _on, "addition-100", ModelConfig(), TrainConfig(n_sequences=8_559, lr=2e-3, steps=5_000)
     ),
-    "prontoqa": _on(
+    "prontoqa": partial(
+        _on,
         "prontoqa-faithful",
         replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=50, n_ctx=229),
         TrainConfig(n_sequences=1_000, batch_size=32, lr=2e-3, steps=1_500),
         hops=2,
         chain_of_thought=False,
     ),
-    "language-tiny": _on(
+    "language-tiny": partial(
+        _on,
         "corpus-both",
         MODELS["language-tiny"],
         TrainConfig(n_sequences=40_000, batch_size=32, lr=2e-3, steps=2_000, eval_every=250),
         length=128,
     ),
-    "language-small": _on(
+    "language-small": partial(
+        _on,
         "corpus-both",
         replace(MODELS["language-small"], d_vocab=8_192),
         _language(n_sequences=2_000, batch_size=64, steps=2_000),
@@ -118,7 +119,8 @@ _REALISTIC: Mapping[str, Callable[[], RunConfig]] = {
         vocabulary=8_192,
         length=1_024,
     ),
-    "language-medium": _on(
+    "language-medium": partial(
+        _on,
         "corpus-code",
         MODELS["language-medium"],
         _language(steps=75_000, n_sequences=39_000_000, lr=3e-4, precision="bf16"),
@@ -129,9 +131,7 @@ _REALISTIC: Mapping[str, Callable[[], RunConfig]] = {
         limit=40 * 10**9,
     ),
 }
-RUNS: Catalog[RunConfig] = Catalog(
-    {name: partial(_ANCHORED.__getitem__, name) for name in _ANCHORED} | dict(_REALISTIC)
-)
+RUNS: Catalog[RunConfig] = Catalog(_RUNS)
 """Complete runs. The ``paper-`` runs have the papers' settings at gamma 0.5. ``scan`` is the task
 of the complexity-control paper's figure 7A at a scale of minutes: about a fifth of its commands.
 ``cogs`` is figure 7B's, with sentences of our own or, with ``data="official"``, the official
@@ -154,4 +154,4 @@ def preset(name: str, **changes: Any) -> RunConfig:
 
 def name_preset(name: str, config: RunConfig) -> None:
     """Make a run of one's own known under a name, in this process, as a module of tasks may do."""
-    RUNS.add(checked(name, str, "the preset's name"), checked(config, RunConfig, "config"))
+    RUNS[checked(name, str, "the preset's name")] = checked(config, RunConfig, "config")

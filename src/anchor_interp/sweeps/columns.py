@@ -98,10 +98,10 @@ COLUMNS: Mapping[str, Kind] = {
     **dict.fromkeys(("result_ns", "fingerprint_ns"), "int64"),
 }
 """What each column holds. ``status`` is a :data:`RunStatus`. ``censored`` marks a run that is not
-done, diverged or undertrained. ``fitted_step`` is where a run met its ``until_accuracy``. ``seconds`` is
-the wall time of all sessions, a stopped one counted up to its last checkpoint; it is null if the
-clock was set back meanwhile, and the runs of a batch share it. ``result_ns`` and ``fingerprint_ns``
-are when these files were written."""
+done, diverged or undertrained. ``fitted_step`` is where a run met its ``until_accuracy``.
+``seconds`` is the wall time of all sessions, a stopped one counted up to its last checkpoint; it is
+null if the clock was set back meanwhile, and the runs of a batch share it. ``result_ns`` and
+``fingerprint_ns`` are when these files were written."""
 CIRCUMSTANCES = tuple(COLUMNS)[tuple(COLUMNS).index("seconds") :]
 """Columns in which two sweeps with the same results may differ."""
 

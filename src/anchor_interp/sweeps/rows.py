@@ -56,7 +56,7 @@ def _task_columns(task: Task) -> TableRow:
     for name, value in ({"length": task.length} | plain_fields(task)).items():
         shared = name in TASK_SETTINGS and kind_of([value]) in (COLUMNS[name], None)
         row[name if shared else OF_TASK + name] = value
-    if isinstance(task, AnchorTask) and task not in NAMED_TASKS.values():
+    if isinstance(task, AnchorTask) and task_name(task) not in NAMED_TASKS:
         row[ANCHORS] = ", ".join(f"{each.token}: {each.function}" for each in task.anchors)
     return row
 

@@ -1,9 +1,9 @@
 """The named tasks of the package, and those that a user names."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import UserDict
 from functools import partial
 from importlib import import_module
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from anchor_interp._util.schema import check_name, checked, digest
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
@@ -13,51 +13,34 @@ from anchor_interp.tasks.task import Task
 T = TypeVar("T")
 
 
-class Catalog(Mapping[str, T]):
-    """Values by name, each made by its function when it is first asked for."""
-
-    def __init__(self, makers: Mapping[str, Callable[[], T]]) -> None:
-        self._makers, self._made = dict(makers), dict[str, T]()
+class Catalog(UserDict[str, T]):
+    """Values by name; one that is given as a ``partial`` is made when it is first asked for."""
 
     def __getitem__(self, name: str) -> T:
-        if name not in self._made:
-            self._made[name] = self._makers[name]()
-        return self._made[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._makers
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
-
-    def add(self, name: str, value: T) -> None:
-        """Put in a value, in the place of another one of this name."""
-        self._makers[name] = lambda: value
-        self._made[name] = value
+        value: Any = super().__getitem__(name)
+        if isinstance(value, partial):
+            value = self[name] = value()
+        made: T = value
+        return made
 
 
-def _of_module(kind: str, name: str) -> Task:
+def _realistic(kind: str, name: str) -> Task:
     task: Task = import_module(MODULES[kind]).TASKS[name]
     return task
 
 
-NAMED_TASKS: Catalog[Task] = Catalog(
-    {
-        name: partial(_of_module, kind, name)
-        for kind, names in ({"": tuple(TASKS)} | dict(REALISTIC)).items()
-        for name in names
-    }
-)
+_NAMED: dict[str, Any] = {
+    **TASKS,
+    **{n: partial(_realistic, kind, n) for kind, names in REALISTIC.items() for n in names},
+}
+NAMED_TASKS: Catalog[Task] = Catalog(_NAMED)
 """Every named task: the package's, whose modules are loaded when one is asked for, and those of
 :func:`name_task`."""
 
 
 def name_task(name: str, task: Task) -> None:
     """Make a task of one's own known under a name, in this process, as a module of tasks may do."""
-    NAMED_TASKS.add(name, checked(task, Task, "task"))
+    NAMED_TASKS[name] = checked(task, Task, "task")
 
 
 def named_task(name: str) -> Task:
@@ -69,4 +52,6 @@ def named_task(name: str) -> Task:
 def task_name(task: Task) -> str:
     """The name of a named task; for another task, a digest, after its kind if it has one."""
     custom = f"{'custom' if isinstance(task, AnchorTask) else task.kind}-{digest(task)[:8]}"
-    return next((name for name, known in NAMED_TASKS.items() if known == task), custom)
+    others = {name for kind in REALISTIC if kind != task.kind for name in REALISTIC[kind]}
+    own = (name for name in NAMED_TASKS if name not in others)  # so that no other kind is loaded
+    return next((name for name in own if NAMED_TASKS[name] == task), custom)
