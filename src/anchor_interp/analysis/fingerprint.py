@@ -107,7 +107,7 @@ def fingerprint_model(
 
 
 @dataclass(frozen=True)
-class Judged:
+class BothPhases:
     """A model's phase by its mechanism, beside that by its behaviour."""
 
     mechanism: Verdict
@@ -116,17 +116,17 @@ class Judged:
     """What the verdict was read from."""
 
 
-def judge(
+def both_phases(
     model: Run | HookedTransformer, task: AnchorTask | None = None, *, quiet: bool = False
-) -> Judged:
+) -> BothPhases:
     """Both phases of a run, as far as it keeps them, or of a model, given its task."""
     if isinstance(model, Run):
         kept = model.path and kept_fingerprint(model.path, model.step)
         numbers = kept or fingerprint(model, quiet=quiet)
-        return Judged(verdict(numbers), model.judged(n=200)[1], numbers)
+        return BothPhases(verdict(numbers), model.judged(n=200)[1], numbers)
     task = check_anchors(task, "ai.analyze_model takes examples")
     numbers = fingerprint_model(model, task, quiet=quiet)
-    return Judged(verdict(numbers), decide(evaluate(model, task, n=200)), numbers)
+    return BothPhases(verdict(numbers), decide(evaluate(model, task, n=200)), numbers)
 
 
 def fingerprint_of(

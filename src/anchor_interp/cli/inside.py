@@ -87,7 +87,7 @@ def verdict(
             or a JSON file of its fields.
     """
     from anchor_interp.analysis.conclusions import conclude_phase
-    from anchor_interp.analysis.fingerprint import judge
+    from anchor_interp.analysis.fingerprint import both_phases
     from anchor_interp.analysis.verdict import judged
     from anchor_interp.runs.export import load_transformer
     from anchor_interp.runs.run import load
@@ -107,7 +107,7 @@ def verdict(
         if given is None:
             identifier, step = run_id(model.config), model.step
             title = f"{path} at step {step}"
-        both = judge(model, given, quiet=output.quiet)
+        both = both_phases(model, given, quiet=output.quiet)
         mechanism, behaviour = both.mechanism, both.behaviour
         results[str(path)] = {"run_id": identifier, "step": step, **to_dict(both)}
         lines += [

@@ -134,12 +134,12 @@ class Run(Readable):
     @property
     def evaluation(self) -> Evaluation:
         """The stored evaluation of the final checkpoint; StoreError if the run is not done."""
-        return self._judged()[0]
+        return self._stored()[0]
 
     @property
     def decision(self) -> Decision:
         """The stored phase of the final checkpoint, with its reason; see :attr:`evaluation`."""
-        return self._judged()[1]
+        return self._stored()[1]
 
     def _judged(self) -> tuple[Evaluation, Decision]:
         """What ``result.json`` says."""
@@ -159,7 +159,7 @@ class Run(Readable):
         They are measured, with ``n`` as in :meth:`evaluate`, of any other checkpoint.
         """
         if self.folder.result() is not None:
-            stored = self._judged()
+            stored = self._stored()
             if stored[0].steps == self.step:
                 return stored
         evaluation = self.evaluate(n=n)

@@ -64,20 +64,15 @@ class OwnFigure:
 class OwnNetwork(ABC):
     """Inherited by a task with a network of its own, which says these things differently.
 
-    See :class:`anchor_interp.tasks.task.Task` for what holds of all other tasks; ``figures`` may
-    give some :class:`OwnFigure`.
+    See :class:`anchor_interp.tasks.task.Task` for what holds of all other tasks. Such a task also
+    has a ``loss_unit`` and may limit ``most_judged`` and ``most_probes``; its ``figures`` are
+    :class:`OwnFigure`.
     """
 
     config_class: ClassVar[type[NetworkConfig]]
     """The class of ``RunConfig.model``."""
-    loss_unit: ClassVar[str]
-    """What its loss is measured in."""
     part: ClassVar[str]
     """What a part of an answer is called, such as ``attribute``."""
-    most_judged: ClassVar[int]
-    """Most examples of a split that an evaluation judges."""
-    most_probes: ClassVar[int]
-    """Most examples of a split that are judged along training."""
 
     @abstractmethod
     def check_model(self, model: Any, init: Any) -> None:
