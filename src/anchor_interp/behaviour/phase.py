@@ -59,13 +59,10 @@ _WITHOUT_ANCHORS: Mapping[Phase, str] = MappingProxyType(
     }
 )
 MEASUREMENTS: Mapping[str, str] = {
-    "train_accuracy": "training accuracy",
-    "id_accuracy": "ID accuracy",
-    "ood_accuracy": "OOD accuracy",
-    "symmetric_accuracy": "symmetric answers",
-    "commutativity": "commutativity",
-    "key_dependence": "key dependence",
-}
+    "train_accuracy": "training accuracy", "id_accuracy": "ID accuracy",
+    "ood_accuracy": "OOD accuracy", "symmetric_accuracy": "symmetric answers",
+    "commutativity": "commutativity", "key_dependence": "key dependence",
+}  # fmt: skip
 """What the rule reads of an evaluation, in words."""
 NEAR = 0.05
 """A measurement is near a line of the rule if a change of this size changes the phase."""
