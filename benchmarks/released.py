@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp.models.batches import Batch
 from anchor_interp.models.shapes import MODELS
 from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.runs.loop import Batch
 from anchor_interp.runs.presets import RUNS
 from anchor_interp.tasks.examples import Dataset
 

@@ -18,13 +18,13 @@ import torch
 
 from anchor_interp._util.environment import resolve_device, stop_signals
 from anchor_interp._util.files import read_bytes, write_output
+from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, override, run_id
-from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.loop import StepEvent, TrainState, fit
 from anchor_interp.runs.objectives import make_objective
-from anchor_interp.runs.session import Session
-from anchor_interp.runs.writer import writing
+from anchor_interp.runs.session import Probes, Session
+from anchor_interp.runs.store import writing
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import draw
@@ -110,7 +110,7 @@ def train(
     """Train a run to its end; its curve, which is empty if a signal came before."""
     objective = make_objective(config, device)
     with writing(path, config) as writer:
-        session = Session(writer, config, objective.training, device)
+        session = Session(writer, Probes(config, objective.training), device)
         curve = [row for row in _kept(path) if row["step"] <= session.state.step]
         write_output(path / CURVE, "".join(f"{json.dumps(row)}\n" for row in curve).encode())
 

@@ -17,8 +17,8 @@ from anchor_interp.analysis.similarity import (
     block_similarity,
     value_similarity,
 )
+from anchor_interp.behaviour.answers import answer_map
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
-from anchor_interp.runs.answers import answer_map
 from anchor_interp.runs.measurements import Measure, kept
 from anchor_interp.runs.run import Run
 from detection import broken_pairs, detection

@@ -228,13 +228,13 @@ def diagram(name: str, n_seeds: int) -> Sweep:
 
 def task_columns(task: Task) -> Row:
     """What a table says of anchors: how many groups break the rule, which, and their functions."""
-    if (anchored := task.anchored) is None:
+    if not isinstance(task, AnchorTask):
         return {}
-    broken = broken_groups(anchored)
+    broken = broken_groups(task)
     return {
         "complexity": len(broken),
         "broken": " ".join(f"{a}{b}" for a, b in broken) or None,
-        "offsets": " ".join(str(anchor.function) for anchor in anchored.anchors),
+        "offsets": " ".join(str(anchor.function) for anchor in task.anchors),
     }
 
 

@@ -199,7 +199,7 @@ class Concepts(OwnNetwork, Task):
                  for column, name in enumerate(self.names)]  # fmt: skip
         return np.hstack(parts).astype(np.float32)
 
-    def check(self, model: UNetConfig, init: InitConfig) -> None:
+    def check_model(self, model: UNetConfig, init: InitConfig) -> None:
         """ConfigError if a network draws other pictures, or an initialisation is not for it."""
         for name, needed in (("d_image", self.pixels), ("d_told", self.widths)):
             if (value := getattr(model, name)) != needed:

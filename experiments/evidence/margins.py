@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anchor_interp.runs.phase import Evaluation, Phase, decide
+from anchor_interp.behaviour.phase import Evaluation, Phase, decide
 
 # The search saw 0 to 5, 100, 101, 109, 201, 203, 205 and 207. Earlier recipes were judged on 200
 # to 209, so these are known. Studies of the claims have 300 to 305, 400 to 409 and 500 to 519.

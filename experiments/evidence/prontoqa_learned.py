@@ -21,16 +21,17 @@ import torch.nn.functional as F
 
 from anchor_interp._util.environment import resolve_device, stop_signals
 from anchor_interp._util.files import write_output
+from anchor_interp.models.batches import masked_batch
 from anchor_interp.models.forward import fast_logits
 from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.realistic.prontoqa import Prontoqa
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import StepEvent, TrainState, fit
-from anchor_interp.runs.objectives import make_objective, masked_batch
+from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import preset
-from anchor_interp.runs.session import Session
-from anchor_interp.runs.writer import writing
+from anchor_interp.runs.session import Probes, Session
+from anchor_interp.runs.store import writing
 from anchor_interp.tasks.examples import Dataset
-from anchor_interp.tasks.prontoqa import Prontoqa
 
 _WORDS = Prontoqa().words
 _STOP, _EVERY, _IS, _A, _NOT, _TRUE, _FALSE = map(
@@ -149,7 +150,7 @@ def train(config: RunConfig, path: Path, table: Path, device: torch.device, unti
     probes = config.task.examples("id", 256, seed=3)
     parts = np.array(parts_of(probes))
     with writing(path, config) as writer, stop_signals() as stopped:
-        session = Session(writer, config, objective.training, device)
+        session = Session(writer, Probes(config, objective.training), device)
         rows = [row for row in _read(table) if row["step"] <= session.state.step]
         latest: dict[str, float] = {}
 

@@ -28,11 +28,11 @@ from anchor_interp.analysis.similarity import (
     value_similarity,
 )
 from anchor_interp.analysis.states import State, read_state
+from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.interventions.masks import edge, mask_edges, no_edges
 from anchor_interp.models.exact import Mechanism, Normalization, exact_model
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import build_model
-from anchor_interp.runs.evaluation import predict
 from anchor_interp.tasks.sequences import draw, drawn_sequences
 
 

@@ -20,6 +20,7 @@ from anchor_interp.analysis.routes import RouteScores, route_scores
 from anchor_interp.analysis.sensitivity import order_influence
 from anchor_interp.analysis.similarity import value_similarity
 from anchor_interp.analysis.verdict import Verdict
+from anchor_interp.behaviour.phase import Decision
 from anchor_interp.interventions.interchange import interchange
 from anchor_interp.interventions.metrics import logit_difference
 from anchor_interp.interventions.patching import PatchResult, patch
@@ -27,7 +28,6 @@ from anchor_interp.interventions.sites import Site, site_grid
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import complexity
 from anchor_interp.models.exact import MECHANISMS, Mechanism
-from anchor_interp.runs.phase import Decision
 from anchor_interp.tasks.counterfactuals import contrast_pairs, interchange_pairs
 
 NOTHING: dict[str, Any] = dict.fromkeys(NUMBERS)

@@ -21,6 +21,7 @@ from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.analysis.routes import route_scores
 from anchor_interp.analysis.sensitivity import sensitivity
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
+from anchor_interp.behaviour.evaluation import accuracy, predict
 from anchor_interp.interventions.ablation import edge_outputs
 from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.interventions.hooks import activations
@@ -29,7 +30,6 @@ from anchor_interp.interventions.patching import patch, path_patch
 from anchor_interp.interventions.sites import Connection, Site
 from anchor_interp.models.complexity import complexity
 from anchor_interp.models.transformer import HookedTransformer, token_rows
-from anchor_interp.runs.evaluation import accuracy, predict
 from anchor_interp.tasks.counterfactuals import interchange_pairs
 from anchor_interp.tasks.sequences import aligned_sequences
 

@@ -20,9 +20,9 @@ import torch.nn.functional as F
 import anchor_interp as ai
 from anchor_interp.analysis.fingerprint import fingerprint_model
 from anchor_interp.analysis.verdict import LINES, verdict
+from anchor_interp.behaviour.evaluation import accuracy, predict
 from anchor_interp.interventions.virtual_anchors import _virtual_pairs
 from anchor_interp.models.transformer import HookedTransformer, empty_model, place
-from anchor_interp.runs.evaluation import accuracy, predict
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.functions import Pair

@@ -20,10 +20,10 @@ import anchor_interp
 from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
+from anchor_interp.behaviour.phase import decide
 from anchor_interp.cli.main import command_line, main
 from anchor_interp.models.shapes import MODELS
 from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.runs.phase import decide
 from anchor_interp.runs.presets import RUNS
 from anchor_interp.runs.run import Run, load
 from anchor_interp.sweeps.spec import SWEEPS, parse_sweep, read_sweep

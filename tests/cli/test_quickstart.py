@@ -19,7 +19,7 @@ from anchor_interp._util.progress import Progress, describe, format_seconds, rep
 from anchor_interp.cli import quickstart as module
 from anchor_interp.cli.quickstart import print_table, train_phases
 from anchor_interp.runs.config import override
-from anchor_interp.runs.presets import PHASES
+from anchor_interp.runs.presets import QUICKSTART
 from anchor_interp.runs.run import Run
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.sweeps.engine import each_alone
@@ -27,14 +27,14 @@ from anchor_interp.sweeps.local import LocalEngine
 
 SMALL = {
     name: override(config, **SHORT | {"steps": 5, "eval_every": 5})
-    for name, config in PHASES.items()
+    for name, config in QUICKSTART.items()
 }
 
 
 def test_quickstart_trains_prints_draws_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(module, "PHASES", SMALL)
+    monkeypatch.setattr(module, "QUICKSTART", SMALL)
     monkeypatch.setattr("anchor_interp.sweeps.local.LocalEngine", lambda *_: Here())
     reports: list[Path] = []  # a page of three runs takes half a minute, and has its own tests
     monkeypatch.setattr(

@@ -17,6 +17,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.findings import gather
 from anchor_interp.analysis.fingerprint import fingerprint
 from anchor_interp.analysis.overview import analyze
+from anchor_interp.behaviour.evaluation import evaluate
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.pages.report import render
 from anchor_interp.runs.config import (
@@ -27,7 +28,6 @@ from anchor_interp.runs.config import (
     run_id,
     shape_key,
 )
-from anchor_interp.runs.evaluation import evaluate
 from anchor_interp.runs.loop import TrainState, fit
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import preset

@@ -5,8 +5,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from anchor_interp.runs.phase import CellAccuracy, Evaluation, decide
-from anchor_interp.sweeps.settings import TableRow
+from anchor_interp.behaviour.phase import CellAccuracy, Evaluation, decide
+from anchor_interp.sweeps.columns import TableRow
 
 
 def done(

@@ -23,13 +23,13 @@ from anchor_interp.analysis.circuits import Circuit, score_circuit
 from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.analysis.probes import aligned_examples, find_twins
 from anchor_interp.analysis.rivals import compare_circuit
+from anchor_interp.behaviour.evaluation import accuracy
 from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.interventions.interchange import random_subspace
 from anchor_interp.interventions.masks import no_edges
 from anchor_interp.interventions.patching import PatchResult
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.pages.analysis_page import render_analysis, write_analysis
-from anchor_interp.runs.evaluation import accuracy
 from anchor_interp.tasks.exchanges import InterchangePairs, renamed_answers
 
 pytestmark = pytest.mark.usefixtures("no_gradients")

@@ -11,6 +11,8 @@ from small_models import FEW_KEYS, LAYOUTS, exact_answers, small_exact
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp.behaviour.evaluation import evaluate, predict
+from anchor_interp.behaviour.phase import classify
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.masks import mask_edges
 from anchor_interp.models.exact import (
@@ -22,8 +24,6 @@ from anchor_interp.models.exact import (
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.shapes import Normalization
 from anchor_interp.models.transformer import token_rows
-from anchor_interp.runs.evaluation import evaluate, predict
-from anchor_interp.runs.phase import classify
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.functions import Affine, Anchor, Table
 from anchor_interp.tasks.sequences import draw

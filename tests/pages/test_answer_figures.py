@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from anchor_interp.behaviour.answer_map import AnswerMap
 from anchor_interp.pages.answer_figures import answer_maps
-from anchor_interp.runs.answer_map import AnswerMap
 
 
 def one(holding: str, *, pairs: int = 1) -> AnswerMap:

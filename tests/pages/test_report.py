@@ -16,13 +16,13 @@ from watched_page import Watched
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis.findings import Findings, gather
+from anchor_interp.behaviour.phase import Decision, Phase
 from anchor_interp.cli.main import main
 from anchor_interp.pages import report, style
 from anchor_interp.pages.attention_views import View, example_views
 from anchor_interp.pages.report import render, write_report
 from anchor_interp.pages.report_words import differences, measures, sentence
 from anchor_interp.runs.config import override
-from anchor_interp.runs.phase import Decision, Phase
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run
 from concepts import PRESETS

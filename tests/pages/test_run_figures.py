@@ -9,8 +9,8 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.container import BarContainer
 
+from anchor_interp.behaviour.phase import AspectScore, Evaluation, SplitScore
 from anchor_interp.pages.run_figures import aspect_scores, aspects, known_offsets, unseen_answers
-from anchor_interp.runs.phase import AspectScore, Evaluation, SplitScore
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.examples import SplitRole

@@ -8,8 +8,8 @@ import pytest
 
 import anchor_interp
 import measures
-from anchor_interp.tasks import corpus_tokens
-from anchor_interp.tasks.corpus import Corpus
+from anchor_interp.realistic import corpus_tokens
+from anchor_interp.realistic.corpus import Corpus
 from claims import judge
 from complexity_control.fig7d_language import CLAIMS, GAMMAS, RUNS, crossing, curve, curves
 from effects import Row

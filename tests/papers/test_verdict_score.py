@@ -10,7 +10,7 @@ import pytest
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis.mechanism import NUMBERS
 from anchor_interp.analysis.verdict import JUDGED, LINES
-from anchor_interp.analysis.verdict import NUMBERS as EVIDENCE
+from anchor_interp.analysis.verdict import VERDICT_NUMBERS as EVIDENCE
 from effects import Row
 from evidence import verdict
 from evidence.verdict_score import (

@@ -20,9 +20,10 @@ import torch
 
 import anchor_interp
 from anchor_interp._util import schema
+from anchor_interp.behaviour import phase
 from anchor_interp.cli.main import command_line
 from anchor_interp.models import shapes
-from anchor_interp.runs import config, phase, presets
+from anchor_interp.runs import config, presets
 from anchor_interp.tasks import catalog, registry
 from anchor_interp.tasks import sequences as data
 from anchor_interp.tasks.network import OwnNetwork

@@ -119,9 +119,9 @@ def test_docstrings_are_readable(site: Path) -> None:
     assert 'Float[Tensor, "batch d_vocab"]' in models
     assert "Allowed: 0 to 1." in runs
     assert "length: int = 9" in tasks
-    source = (site / "reference/runs.html").read_text()
+    source = (site / "reference/behaviour.html").read_text()
     assert re.search(r"<td><code>symmetric</code></td>\s*<td>", source)
-    assert 'href="#anchor_interp.runs.evaluation' in source
+    assert 'href="#anchor_interp.behaviour.evaluation' in source
 
 
 def test_the_reference_lists_every_public_name_and_every_flag(site: Path) -> None:

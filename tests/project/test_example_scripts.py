@@ -17,9 +17,9 @@ from short import SHORT
 import anchor_interp
 import own_task
 from anchor_interp._util.errors import ConfigError
+from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.cli.main import main
 from anchor_interp.runs.config import override
-from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.export import load_transformer
 from anchor_interp.runs.run import load
 from anchor_interp.sweeps import sweep as driver

@@ -23,10 +23,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from anchor_interp.analysis import findings
+from anchor_interp.behaviour import evaluation
 from anchor_interp.pages import report
-from anchor_interp.runs import evaluation, loop, objectives, run, session
-from anchor_interp.runs.store import RunFolder
-from anchor_interp.runs.writer import writing
+from anchor_interp.runs import loop, objectives, run, session
+from anchor_interp.runs.store import RunFolder, writing
 
 
 def nothing(_: Path) -> None:

@@ -28,10 +28,10 @@ from short import SHORT
 
 import anchor_interp
 from anchor_interp._util import files
+from anchor_interp.realistic import cogs, cogs_corpus
 from anchor_interp.runs import session
 from anchor_interp.runs.config import override
-from anchor_interp.runs.writer import RunWriter
-from anchor_interp.tasks import cogs, cogs_corpus
+from anchor_interp.runs.store import RunWriter
 from concepts import PRESETS, Concepts
 
 SETTINGS = SHORT | {

@@ -25,9 +25,8 @@ from short import SHORT
 
 import anchor_interp
 from anchor_interp.runs.config import override
-from anchor_interp.sweeps.columns import CIRCUMSTANCES
+from anchor_interp.sweeps.columns import CIRCUMSTANCES, TableRow
 from anchor_interp.sweeps.folder import ENDED, SweepFolder, counts
-from anchor_interp.sweeps.settings import TableRow
 from anchor_interp.sweeps.spec import Grid, Sweep
 
 LONG_ENOUGH = SHORT | {"steps": 400, "log_every": 20, "eval_every": 100, "checkpoint_every": 50}

@@ -62,6 +62,8 @@ from anchor_interp._util.environment import limited_threads, resolve_device
 from anchor_interp._util.errors import AnchorInterpError, ConfigError
 from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
+from anchor_interp.behaviour.evaluation import evaluate, predict
+from anchor_interp.behaviour.phase import Evaluation, Thresholds, classify
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.shapes import MODELS, InitConfig, ModelConfig
 from anchor_interp.models.transformer import build_model, empty_model
@@ -73,8 +75,6 @@ from anchor_interp.runs.config import (
     read_config,
     run_id,
 )
-from anchor_interp.runs.evaluation import evaluate, predict
-from anchor_interp.runs.phase import Evaluation, Thresholds, classify
 from anchor_interp.runs.presets import RUNS, preset
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.train import train

@@ -29,7 +29,7 @@ from short import SHORT
 
 import anchor_interp
 from anchor_interp._util.errors import AnchorInterpError
-from anchor_interp.tasks.corpus import Corpus
+from anchor_interp.realistic.corpus import Corpus
 
 STEPS = 240
 

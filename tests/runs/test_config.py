@@ -24,7 +24,7 @@ from anchor_interp._util.schema import (
 )
 from anchor_interp.models.shapes import MODELS, InitConfig, ModelConfig
 from anchor_interp.runs.config import RunConfig, TrainConfig, override, read_config, run_id
-from anchor_interp.runs.presets import PHASES, RUNS, preset
+from anchor_interp.runs.presets import QUICKSTART, RUNS, preset
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 
 TINY = RUNS["tiny"]
@@ -205,7 +205,7 @@ def test_presets_have_the_papers_shapes() -> None:
     epochs = train.steps * train.batch_size / train.n_sequences
     assert epochs == pytest.approx(210, abs=0.01)
     assert train.warmup_steps == pytest.approx(10 / 210 * train.steps, abs=1)
-    assert set(PHASES) <= set(RUNS)
+    assert set(QUICKSTART) <= set(RUNS)
 
 
 def test_read_config(tmp_path: Path) -> None:

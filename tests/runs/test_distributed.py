@@ -15,6 +15,7 @@ from short import with_helpers
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError
+from anchor_interp.realistic.corpus import Corpus
 from anchor_interp.runs import distributed
 from anchor_interp.runs.distributed import Processes, processes
 from anchor_interp.runs.loop import TrainState, train_step
@@ -22,7 +23,6 @@ from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run
 from anchor_interp.sweeps.sweep import sweep
-from anchor_interp.tasks.corpus import Corpus
 
 ROBUSTNESS = Path(__file__).parents[1] / "robustness"
 KILLS = os.environ.get("KILLS", "3")

@@ -13,20 +13,20 @@ import torch
 
 import anchor_interp
 from anchor_interp._util.errors import InterruptedRunError, StoreError
+from anchor_interp.behaviour.evaluation import evaluate
 from anchor_interp.cli.main import main
 from anchor_interp.models.complexity import complexity
 from anchor_interp.models.shapes import MODELS, InitConfig
 from anchor_interp.models.transformer import build_model
+from anchor_interp.realistic import corpus_tokens
+from anchor_interp.realistic.corpus import Corpus
 from anchor_interp.runs import session
 from anchor_interp.runs.config import RunConfig, memory_bytes, override
-from anchor_interp.runs.evaluation import evaluate
 from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.objectives import MaskedObjective
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.train import train
-from anchor_interp.tasks import corpus_tokens
 from anchor_interp.tasks.contract import draw_examples
-from anchor_interp.tasks.corpus import Corpus
 from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.task import Task
 

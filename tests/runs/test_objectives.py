@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from short import SHORT
 
 from anchor_interp._util.environment import limited_threads
+from anchor_interp.behaviour.scoring import token_scores
+from anchor_interp.models import shapes
 from anchor_interp.models.transformer import build_model
-from anchor_interp.runs import config as config_module
-from anchor_interp.runs.config import RunConfig, memory_bytes, override
-from anchor_interp.runs.loop import TrainState, fit, learning_rate, train_step
+from anchor_interp.runs.config import RunConfig, learning_rate, memory_bytes, override
+from anchor_interp.runs.loop import TrainState, fit, train_step
 from anchor_interp.runs.objectives import WINDOW, MaskedObjective, draw_training, make_objective
 from anchor_interp.runs.presets import preset
-from anchor_interp.runs.scoring import token_scores
 
 CPU = torch.device("cpu")
 
@@ -159,7 +159,7 @@ def test_parts_of_a_batch_add_up_to_its_gradient(
     config = override(config, batch_size=64, clip=None)
     found = []
     for most in (1 << 15, 200, 20):
-        monkeypatch.setattr(config_module, "MOST_POSITIONS", most)
+        monkeypatch.setattr(shapes, "MOST_POSITIONS", most)
         model = build_model(config.model, config.init, seed=0, dtype=torch.float64)
         state, objective = TrainState(model, config.train), masked(config)
         parts = objective.parts(0)

@@ -18,11 +18,12 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded
 from anchor_interp.analysis.attention import sequence_attention
 from anchor_interp.analysis.findings import gather
+from anchor_interp.behaviour.phase import Phase, decide
 from anchor_interp.cli.main import main
 from anchor_interp.models.complexity import complexity
 from anchor_interp.pages.attention_views import example_views
+from anchor_interp.realistic.scan import Scan
 from anchor_interp.runs.config import override
-from anchor_interp.runs.phase import Phase, decide
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.train import train
@@ -38,7 +39,6 @@ from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import task_name
 from anchor_interp.tasks.examples import Dataset, Split
-from anchor_interp.tasks.scan import Scan
 from anchor_interp.tasks.task import Task
 
 START = preset("scan", **SHORT)

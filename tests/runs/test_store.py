@@ -16,9 +16,8 @@ from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.runs import store
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.run import Run
-from anchor_interp.runs.store import RunFolder
+from anchor_interp.runs.store import RunFolder, writing
 from anchor_interp.runs.train import train
-from anchor_interp.runs.writer import writing
 
 
 @pytest.fixture

@@ -15,12 +15,11 @@ import anchor_interp
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, DivergedError
 from anchor_interp.models.transformer import build_model
-from anchor_interp.runs.config import RunConfig, TrainConfig, override, total_decay
+from anchor_interp.runs.config import RunConfig, TrainConfig, learning_rate, override, total_decay
 from anchor_interp.runs.loop import (
     StepEvent,
     TrainState,
     fit,
-    learning_rate,
     train_step,
 )
 from anchor_interp.runs.objectives import make_objective

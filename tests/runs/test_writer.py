@@ -19,9 +19,8 @@ from anchor_interp._util.limits import memory_limit
 from anchor_interp._util.schema import to_dict
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.run import Run
-from anchor_interp.runs.store import RunFolder
+from anchor_interp.runs.store import RunFolder, writing
 from anchor_interp.runs.train import train
-from anchor_interp.runs.writer import writing
 
 
 @pytest.fixture

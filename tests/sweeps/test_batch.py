@@ -21,16 +21,16 @@ from anchor_interp._util.errors import (
     OutOfMemoryError,
     StoreError,
 )
+from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from anchor_interp.runs import objectives, session
 from anchor_interp.runs.config import RunConfig, override, shape_key
-from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.objectives import epoch_order_on, make_objective
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run, load
+from anchor_interp.runs.store import RunWriter, writing
 from anchor_interp.runs.train import train
-from anchor_interp.runs.writer import RunWriter, writing
 from anchor_interp.sweeps.batch import batch_size, train_batch
 from anchor_interp.sweeps.engine import RunResult
 from anchor_interp.sweeps.stacked import Member, Stack

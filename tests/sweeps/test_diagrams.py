@@ -27,9 +27,9 @@ from anchor_interp.pages.diagram_page import (
 )
 from anchor_interp.pages.style import inline_svg
 from anchor_interp.sweeps.cells import STATE_MARKS, Cell
+from anchor_interp.sweeps.columns import TableRow, words
 from anchor_interp.sweeps.diagrams import Band, Diagrams, phase_diagrams, summary
 from anchor_interp.sweeps.effects import Effect, Estimate, effect
-from anchor_interp.sweeps.settings import TableRow, words
 from anchor_interp.sweeps.typed import named_values
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{ 7*7 }}"
@@ -60,7 +60,7 @@ def test_runs_near_a_line_are_marked() -> None:
     rows.append(done(4, ood=0.52) | {"key_dependence": None})  # a task without anchors
     rows.append(done(gamma=0.6))
     found = phase_diagrams(rows)
-    near = [run.near for run in cell(found, 0.5).runs]
+    near = [run["near"] for run in cell(found, 0.5).runs]
     assert near == [
         ("OOD accuracy is 0.47; at 0.52 the phase would be inferential",),
         (),
@@ -82,7 +82,7 @@ def test_a_cell_holds_every_seed_and_their_mean() -> None:
     assert values(found, "ood_accuracy") == list(oods)
     assert measured.n == 3
     assert mean(found, "ood_accuracy") == pytest.approx(0.4)
-    assert [run.seed for run in found.runs] == [0, 1, 2]
+    assert [run["seed"] for run in found.runs] == [0, 1, 2]
     assert found.states == {"symmetric": 2, "inferential": 1}
     assert found.phase == "symmetric"
     # Student's t with two degrees of freedom reaches 4.3027 standard errors
@@ -136,7 +136,7 @@ def test_runs_without_measurements_are_marks_and_not_zeros() -> None:
     assert mixed.measures["ood_accuracy"].mean == pytest.approx(0.7)
     assert mixed.measures["ood_accuracy"].n == 2
     assert values(mixed, "ood_accuracy") == [0.8, 0.6, None, None, None, None, None]
-    assert [run.censored for run in mixed.runs] == [False] * 2 + [True] * 5
+    assert [run["censored"] for run in mixed.runs] == [False] * 2 + [True] * 5
     assert mixed.phase == "inferential"
     assert empty.states == {"missing": 7}
     assert empty.measures["ood_accuracy"].mean is None
@@ -148,7 +148,7 @@ def test_an_undertrained_run_counts_and_is_censored() -> None:
     rows = [done(0, gamma=0.3, train=0.5, seen=0.4), done(1, gamma=0.3, seen=1.0), done(gamma=0.4)]
     found = cell(phase_diagrams(rows), 0.3)
     assert found.measures["id_accuracy"].mean == pytest.approx(0.7)
-    assert [run.censored for run in found.runs] == [True, False]
+    assert [run["censored"] for run in found.runs] == [True, False]
     assert found.phase is None  # one of each
 
 
@@ -168,7 +168,7 @@ def test_poor_id_and_poor_commutativity_by_the_papers_thresholds() -> None:
         0.1: (True, False), 0.2: (False, False), 0.3: (False, True), 0.4: (False, False),
         0.5: (False, False), 0.6: (False, False),
     }  # fmt: skip
-    assert [run.poor_id for run in cell(found, 0.6).runs] == [True] + [False] * 5
+    assert [run["poor_id"] for run in cell(found, 0.6).runs] == [True] + [False] * 5
 
 
 def test_gamma_by_depth_with_the_shaded_zone() -> None:
@@ -213,7 +213,7 @@ def test_bands_join_neighbours_of_one_phase() -> None:
 def test_seeds_keep_their_places() -> None:
     rows = [done(seed, gamma=0.3) for seed in (0, 5, 7)] + [done(7, gamma=0.4)]
     found = phase_diagrams(rows)
-    assert [run.slot for run in cell(found, 0.4).runs] == [2]
+    assert [run["slot"] for run in cell(found, 0.4).runs] == [2]
     assert found.diagrams[0].slots == 3
 
 
@@ -333,7 +333,7 @@ def test_two_thousand_runs() -> None:
 def test_every_run_is_drawn_with_its_letter() -> None:
     """The SVG has one filled place for each run of a state, and one legend entry."""
     found = phase_diagrams(decay_sweep())
-    states: Counter[str] = Counter(run.state for run in found.runs)
+    states: Counter[str] = Counter(run["state"] for run in found.runs)
     svg = inline_svg(phase_map(found.diagrams[0]), "p")
     assert len(re.findall(r'id="p-cell-\d+"', svg)) == 28
     for state, colour in COLOURS.items():

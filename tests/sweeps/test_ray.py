@@ -32,8 +32,7 @@ from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.measurements import Measure, kept
 from anchor_interp.runs.run import Run
-from anchor_interp.runs.store import RunFolder
-from anchor_interp.runs.writer import writing
+from anchor_interp.runs.store import RunFolder, writing
 from anchor_interp.sweeps import ray as module
 from anchor_interp.sweeps import ray_task
 from anchor_interp.sweeps.engine import Job, RunResult, each_alone

@@ -31,8 +31,7 @@ from anchor_interp.cli.main import main
 from anchor_interp.runs.config import RunConfig, override, run_id
 from anchor_interp.runs.loop import TrainState
 from anchor_interp.runs.run import Run, load
-from anchor_interp.runs.store import RunFolder
-from anchor_interp.runs.writer import writing
+from anchor_interp.runs.store import RunFolder, writing
 from anchor_interp.sweeps import folder as folder_module
 from anchor_interp.sweeps.columns import COLUMNS
 from anchor_interp.sweeps.engine import Job, RunResult, each_alone

@@ -1,5 +1,6 @@
 """The contract of a task: its examples are checked, its class is found by its kind."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded, canonical_json, from_dict, parse_json
+from anchor_interp.realistic.scan import Scan
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.presets import RUNS, preset
 from anchor_interp.tasks import registry
@@ -20,9 +22,9 @@ from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS, name_task
 from anchor_interp.tasks.contract import draw_aspects, draw_baselines, draw_examples
 from anchor_interp.tasks.examples import Dataset, Plane, Split
-from anchor_interp.tasks.scan import Scan
+from anchor_interp.tasks.rules import require_anchors
 from anchor_interp.tasks.sequences import sample
-from anchor_interp.tasks.task import Task, anchored
+from anchor_interp.tasks.task import Task
 
 
 @pytest.fixture(autouse=True)
@@ -201,10 +203,10 @@ def test_an_anchor_task_answers_the_same_questions() -> None:
             assert np.array_equal(found.last, drawn.targets)
             assert found.mask.sum(1).tolist() == [1] * 50
         assert task.decode(task.encode("1 2 99")) == "1 2 99"
-        assert task.anchored is task
-    assert anchored(TASKS["neurips"], "this") is TASKS["neurips"]
+        assert isinstance(task, AnchorTask)
+    assert require_anchors(TASKS["neurips"], "this") is TASKS["neurips"]
     with pytest.raises(ConfigError, match="a verdict needs a task with anchors; the task scan has"):
-        anchored(Scan(), "a verdict")
+        require_anchors(Scan(), "a verdict")
 
 
 def test_configurations_find_the_class_of_a_task() -> None:
@@ -217,6 +219,14 @@ def test_configurations_find_the_class_of_a_task() -> None:
     assert '"kind"' not in canonical_json(RUNS["tiny"])
     assert '"kind":"scan"' in canonical_json(RUNS["scan"])
     assert run_id(RUNS["scan"]) == "08881121ad6b2bc9"
+
+
+@pytest.mark.parametrize(("kind", "names"), registry.REALISTIC.items())
+def test_the_table_says_what_the_modules_hold(kind: str, names: tuple[str, ...]) -> None:
+    module = importlib.import_module(registry.MODULES[kind])
+    assert tuple(module.TASKS) == names
+    assert {task.kind for task in module.TASKS.values()} == {kind}
+    assert all(NAMED_TASKS[name] is module.TASKS[name] for name in names)
 
 
 def test_an_unknown_kind_is_refused_with_advice() -> None:

@@ -18,9 +18,9 @@ from anchor_interp.analysis.probes import Patched
 from anchor_interp.analysis.routes import RouteScores
 from anchor_interp.analysis.similarity import Similarity
 from anchor_interp.analysis.verdict import Verdict
+from anchor_interp.behaviour.phase import Decision
 from anchor_interp.interventions.interchange import InterchangeResult
 from anchor_interp.models.complexity import Complexity
-from anchor_interp.runs.phase import Decision
 from anchor_interp.tasks.sequences import position_roles
 
 ORDER = 0.057

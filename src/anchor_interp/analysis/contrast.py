@@ -132,6 +132,7 @@ def _matched(
     n_groups, n_keys = values.shape
     apart = np.abs(np.subtract.outer(keys, keys))
     patterns: dict[Group, int] = {}
+    # a comparison is of one key under group g and another under group h: i and j index the keys
     rows: list[Ints] = [np.empty((5, 0), np.int64)]
     for g, h in itertools.combinations(range(n_groups), 2):
         missed = np.abs(np.subtract.outer(values[g], values[h]))
@@ -141,6 +142,7 @@ def _matched(
         rows.append(np.stack([g * n_keys + i, h * n_keys + j, equal, pattern, apart[i, j]]))
     one, two, kind, pattern, distance = np.concatenate(rows, axis=1)
     is_equal = kind.astype(bool)
+    # vectors are alike for near keys and for shared anchors too: compare only where both agree
     stratum = pattern * (1 + apart.max()) + distance
     both = np.intersect1d(stratum[is_equal], stratum[~is_equal])
     kept = np.isin(stratum, both)

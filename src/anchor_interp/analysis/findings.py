@@ -11,18 +11,19 @@ from jaxtyping import Float, Int
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import checked_path
 from anchor_interp.analysis.attention import AttentionExample, attention_examples
+from anchor_interp.behaviour.answer_map import AnswerMap
+from anchor_interp.behaviour.answers import answer_map
+from anchor_interp.behaviour.evaluation import EVALUATION_SEED
+from anchor_interp.behaviour.phase import Decision, Evaluation
+from anchor_interp.behaviour.scoring import right_answers
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import Complexity, complexity
 from anchor_interp.models.networks import build_network
-from anchor_interp.runs.answer_map import AnswerMap
-from anchor_interp.runs.answers import answer_map
 from anchor_interp.runs.config import RunConfig, run_id, total_decay
-from anchor_interp.runs.evaluation import EVALUATION_SEED
-from anchor_interp.runs.phase import Decision, Evaluation, decide
 from anchor_interp.runs.run import Run, load
-from anchor_interp.runs.scoring import right_answers
 from anchor_interp.runs.store import Row
 from anchor_interp.runs.zoo import find
+from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.contract import draw_aspects, draw_examples
 from anchor_interp.tasks.examples import Plane
 from anchor_interp.tasks.network import OwnFigure
@@ -88,8 +89,8 @@ def _plane(run: Run) -> PlaneOfAnswers | None:
 
 def _answers(run: Run) -> tuple[AnswerMap | None, Mapping[int, AnswerMap]]:
     """The map of a run's newest checkpoint, and those along training, from the first after 0."""
-    task = run.config.task.anchored
-    if task is None or not task.unseen:
+    task = run.config.task
+    if not isinstance(task, AnchorTask) or not task.unseen:
         return None, {}
     steps = [step for step in run.steps if step > 0]
     places = np.linspace(0, len(steps) - 1, _ALONG).round().astype(int).tolist()
@@ -117,12 +118,12 @@ def _findings(path: Path, name: str) -> Findings:
         raise StoreError(f"{run.name} has no run folder, which a report needs; analyze it instead")
     config = run.config
     done = run.folder.result() is not None
-    evaluation = run.evaluation if done else run.evaluate()
-    if done and run.step != evaluation.steps:
+    if done and run.step != (last := run.evaluation.steps):
         raise StoreError(
-            f"{run.path} lacks the checkpoint at step {evaluation.steps}, which its result is "
+            f"{run.path} lacks the checkpoint at step {last}, which its result is "
             "about; restore it, or remove result.json and train the run to its end again"
         )
+    evaluation, decision = run.judged()
     answers, along = _answers(run)
     return Findings(
         name=name,
@@ -133,12 +134,14 @@ def _findings(path: Path, name: str) -> Findings:
         done=done,
         metrics=run.metrics,
         evaluation=evaluation,
-        decision=decide(evaluation),
+        decision=decision,
         answers=answers,
         answers_along=along,
-        attention=() if config.task.anchored is None else attention_examples(Subject.of_run(run)),
+        attention=attention_examples(Subject.of_run(run))
+        if isinstance(config.task, AnchorTask)
+        else (),
         plane=_plane(run),
-        own_figures=() if config.task.network is None else config.task.network.figures(run),
+        own_figures=config.task.figures(run),
         complexity=complexity(run.model),
         complexity_at_init=complexity(build_network(config.model, config.init, seed=config.seed)),
         sessions=run.folder.provenance(),

@@ -1,6 +1,6 @@
 """The mechanism of a checkpoint in numbers, from its weights and from seen pairs alone.
 
-The phase (:mod:`anchor_interp.runs.phase`) is read off behaviour, on unseen pairs too. A
+The phase (:mod:`anchor_interp.behaviour.phase`) is read off behaviour, on unseen pairs too. A
 :class:`Fingerprint` describes weights and activations on seen pairs, from which
 :mod:`anchor_interp.analysis.verdict` names the phase. Nothing in it comes from an unseen pair: no
 sequence, no state put together from its anchors and no target (:func:`seen_pairs_only`).
@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -20,12 +20,23 @@ import numpy as np
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.progress import deadline, reporting_one
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
-from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
+from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint, kept_fingerprint
 from anchor_interp.analysis.routes import RouteName, route_scores
 from anchor_interp.analysis.sensitivity import order_influence, sensitivity
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.analysis.states import State
 from anchor_interp.analysis.statistics import mean_margin
+from anchor_interp.analysis.verdict import Verdict, verdict
+from anchor_interp.behaviour.evaluation import (
+    Training,
+    accuracy,
+    evaluate,
+    is_trained,
+    predict,
+    trained_cells,
+    training_accuracy,
+)
+from anchor_interp.behaviour.phase import Decision, decide
 from anchor_interp.interventions.interchange import interchange
 from anchor_interp.interventions.passes import refusing
 from anchor_interp.interventions.sites import Site
@@ -37,16 +48,8 @@ from anchor_interp.models.forward import takes_fast_path
 from anchor_interp.models.matrices import condensation, measured, stable_rank
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import run_id
-from anchor_interp.runs.evaluation import (
-    Training,
-    accuracy,
-    is_trained,
-    predict,
-    trained_cells,
-    training_accuracy,
-)
 from anchor_interp.runs.run import Run, load
-from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.anchor import AnchorTask, check_anchors
 from anchor_interp.tasks.counterfactuals import interchange_pairs
 from anchor_interp.tasks.functions import Ints, Pair
 from anchor_interp.tasks.hashing import random_integers
@@ -101,6 +104,29 @@ def fingerprint_model(
     """
     subject = Subject(model, task, training=training, initial=initial, seed=seed)
     return fingerprint_of(subject, max_seconds=max_seconds, quiet=quiet)
+
+
+@dataclass(frozen=True)
+class BothPhases:
+    """A model's phase by its mechanism, beside that by its behaviour."""
+
+    mechanism: Verdict
+    behaviour: Decision
+    fingerprint: Fingerprint
+    """What the verdict was read from."""
+
+
+def both_phases(
+    model: Run | HookedTransformer, task: AnchorTask | None = None, *, quiet: bool = False
+) -> BothPhases:
+    """Both phases of a run, as far as it keeps them, or of a model, given its task."""
+    if isinstance(model, Run):
+        kept = model.path and kept_fingerprint(model.path, model.step)
+        numbers = kept or fingerprint(model, quiet=quiet)
+        return BothPhases(verdict(numbers), model.judged(n=200)[1], numbers)
+    task = check_anchors(task, "ai.analyze_model takes examples")
+    numbers = fingerprint_model(model, task, quiet=quiet)
+    return BothPhases(verdict(numbers), decide(evaluate(model, task, n=200)), numbers)
 
 
 def fingerprint_of(

@@ -49,15 +49,15 @@ from anchor_interp.analysis.routes import RouteScores, route_scores
 from anchor_interp.analysis.sensitivity import sensitivity
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.analysis.verdict import verdict
+from anchor_interp.behaviour.answers import answer_map
+from anchor_interp.behaviour.evaluation import Training, evaluate, predict
+from anchor_interp.behaviour.phase import Decision, Evaluation, decide, near_lines
 from anchor_interp.interventions.edge_ablation import Parts, reachable_edges
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import complexity, first_query_matrix
 from anchor_interp.models.matrices import cosine_matrix
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.runs.answers import answer_map
 from anchor_interp.runs.config import run_id
-from anchor_interp.runs.evaluation import Training, evaluate, predict
-from anchor_interp.runs.phase import Evaluation, decide, near_lines
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.examples import Examples, order_of
@@ -124,9 +124,7 @@ def analyze(
         is_path = run.path == Path(str(path))  # a named model's folder lies elsewhere
         name = run.folder.path.resolve().name if is_path else str(path)
     subject = Subject.of_run(run)
-    stored = run.folder.result() is not None and run.evaluation.steps == run.step
-    evaluation = run.evaluation if stored else run.evaluate(n=200)
-    analysis = _analyze(subject, evaluation, name, max_seconds, quiet)
+    analysis = _analyze(subject, run.judged(n=200), name, max_seconds, quiet)
     about: dict[str, Any] = {}
     if subject.task is None:
         about["left_out"] = (f"the mechanism: the task {run.config.task.kind} has no anchors",)
@@ -169,13 +167,16 @@ def analyze_model(
     checked(task, AnchorTask | Examples | None, "task")
     examples, task = (task, None) if isinstance(task, Examples) else (None, task)
     subject = Subject(model, task, examples, training=training, initial=initial, seed=seed)
-    evaluation = None if task is None else evaluate(model, task, n=200, training=training)
-    return _analyze(subject, evaluation, name, max_seconds, quiet)
+    judged = None
+    if task is not None:
+        evaluation = evaluate(model, task, n=200, training=training)
+        judged = evaluation, decide(evaluation)
+    return _analyze(subject, judged, name, max_seconds, quiet)
 
 
 def _analyze(
     subject: Subject,
-    evaluation: Evaluation | None,
+    judged: tuple[Evaluation, Decision] | None,
     name: str,
     max_seconds: float | None,
     quiet: bool,
@@ -203,8 +204,8 @@ def _analyze(
         complexity=complexity(subject.model, subject.initial),
         neurons=cosine_matrix(query) if query.shape[1] > 1 else None,
         left_out=tuple(left_out),
-        decision=None if evaluation is None else decide(evaluation),
-        near=() if evaluation is None else near_lines(evaluation),
+        decision=None if judged is None else judged[1],
+        near=() if judged is None else near_lines(judged[0]),
         answers=answer_map(subject.model, task) if task is not None and task.unseen else None,
         attention=() if examples is None else examples_attention(subject.model, examples),
         examples=on_examples,
@@ -268,7 +269,8 @@ def _judged_circuit(attempts: _Attempts, seed: int, prune: Callable[..., Any]) -
 def _on_examples(subject: Subject, examples: Examples, attempts: _Attempts) -> ExamplesAnalysis:
     """Everything that needs no anchors."""
     model, seed, attempt = subject.model, subject.seed, attempts.attempt
-    # some of sorted examples would be a selection; the order given changes nothing
+    # analyses take the first examples: sort, so that the given order changes nothing, then shuffle,
+    # so that the first ones are a random sample
     examples = examples[order_of(examples)[0]]
     examples = examples[np.random.default_rng(seed).permutation(len(examples))]
     twins, aligned = find_twins(examples, seed=seed), aligned_examples(examples)

@@ -38,7 +38,7 @@ MOST_EDGES = 1_000  # a circuit is pruned only if no more can reach the output
 FEW_EDGES = 200  # with more, circuits of examples are made of heads and MLPs
 MOST = 100  # examples that are patched, that a circuit is pruned on, and that it is judged on
 _SHORT = 12  # positions that are patched one by one
-Twins = tuple[Examples, Examples, Int64[np.ndarray, "n 2"]]
+ExamplePairs = tuple[Examples, Examples, Int64[np.ndarray, "n 2"]]
 """Examples, a twin of each that has another answer, and right and wrong answers."""
 _PATCHED: tuple[Activation, ...] = ("resid_pre", "attn_out", "mlp_out", "v", "z")
 
@@ -100,7 +100,9 @@ def attributed_edges(subject: Subject) -> AttributedEdges:
     return _attributed(model, answered, logit_difference(own[0], own[1]), seed)
 
 
-def attributed_on_examples(model: HookedTransformer, twins: Twins, *, seed: int) -> AttributedEdges:
+def attributed_on_examples(
+    model: HookedTransformer, twins: ExamplePairs, *, seed: int
+) -> AttributedEdges:
     """The same of every second twin, judged on the others."""
     clean, corrupted, answers = twins
     checked(len(clean), int, "the number of examples with a twin", low=4)
@@ -169,7 +171,7 @@ def _pruned(bench: EdgeAblation, ends: float) -> Circuit:
     return prune(bench, max_seconds=half if half < math.inf else None)
 
 
-def find_twins(examples: Examples, *, seed: int) -> Twins:
+def find_twins(examples: Examples, *, seed: int) -> ExamplePairs:
     """Twins of the first examples; a wrong answer is the twin's if the examples have none."""
     if examples.answers is None:
         raise ConfigError("the examples have no answers; give Examples(tokens, answers)")
@@ -188,7 +190,7 @@ def find_twins(examples: Examples, *, seed: int) -> Twins:
     return examples[kept], examples[other[kept]], np.stack([examples.answers, wrong], 1)[kept]
 
 
-def patched_examples(model: HookedTransformer, twins: Twins) -> tuple[PatchResult, float]:
+def patched_examples(model: HookedTransformer, twins: ExamplePairs) -> tuple[PatchResult, float]:
     """Patching at every place, and the rank correlation of integrated gradients with it."""
     clean, corrupted, answers = twins
     length = int(clean.at.max()) + 1

@@ -19,14 +19,14 @@ from anchor_interp.analysis.routes import RouteScores
 from anchor_interp.analysis.sensitivity import Sensitivity
 from anchor_interp.analysis.similarity import Similarity
 from anchor_interp.analysis.verdict import Verdict
+from anchor_interp.behaviour.answer_map import AnswerMap
+from anchor_interp.behaviour.phase import Decision
 from anchor_interp.interventions.interchange import InterchangeResult
 from anchor_interp.interventions.patching import PatchResult
 from anchor_interp.models.complexity import Complexity
 from anchor_interp.models.embeddings import EmbeddingStructure
 from anchor_interp.models.matrices import CosineMatrix
-from anchor_interp.runs.answer_map import AnswerMap
 from anchor_interp.runs.config import RunConfig
-from anchor_interp.runs.phase import Decision
 
 
 @dataclass(frozen=True, eq=False)

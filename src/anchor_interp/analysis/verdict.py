@@ -1,8 +1,9 @@
 """The phase of a model from its mechanism alone.
 
 :func:`verdict` reads five numbers of a :class:`anchor_interp.analysis.mechanism.Fingerprint`. Each
-is an effect on the answers to seen pairs (:data:`NUMBERS`). A number is *high* from the end of its
-band on, and *low* below its start. The first rule of :data:`RULES` that applies gives the phase.
+is an effect on the answers to seen pairs (:data:`VERDICT_NUMBERS`). A number is *high* from the end
+of its band on, and *low* below its start. The first rule of :data:`RULES` that applies gives the
+phase.
 
 The verdict abstains. A number is *open* if its 95 % interval over sequences reaches into the band
 or across it, or if it was not measured. If the rules give different phases with the open numbers
@@ -28,11 +29,11 @@ from typing import Literal
 
 from anchor_interp._util.schema import check_name, checked, from_dict
 from anchor_interp.analysis.mechanism import Fingerprint
-from anchor_interp.runs.phase import PAPER, PHASES, Phase, not_learned
+from anchor_interp.behaviour.phase import PAPER, PHASE_MEANINGS, Phase, not_learned
 
 VerdictPhase = Phase | Literal["mixture", "unclear"]
 MEANINGS: Mapping[str, str] = MappingProxyType(
-    {str(phase): meaning for phase, meaning in PHASES.items()}
+    {str(phase): meaning for phase, meaning in PHASE_MEANINGS.items()}
     | {
         "mixture": "It follows the rule in part, and elsewhere looks answers up.",
         "unclear": "The evidence does not decide between the phases that are named.",
@@ -72,7 +73,7 @@ class Rule:
     @property
     def words(self) -> str:
         """The condition in words."""
-        titles = {number.name: number.title for number in NUMBERS}
+        titles = {number.name: number.title for number in VERDICT_NUMBERS}
         parts = [f"{titles[name]} {'high' if high else 'low'}" for name, high in self.asks.items()]
         return " and ".join(parts) or "otherwise"
 
@@ -109,7 +110,7 @@ class Verdict:
     """The place in :data:`RULES` of the rule that gave it."""
 
 
-NUMBERS = (
+VERDICT_NUMBERS = (
     Number(
         "memory", "memory of the place",
         "share of the answers that change when the key moves from a position where training never "
@@ -238,11 +239,13 @@ def _covers(shape: tuple[int, int, int], other: tuple[int, int, int]) -> bool:
 
 def _by_rules(fingerprint: Fingerprint, lines: Mapping[str, Line]) -> Verdict:
     """The verdict on a trained model, whatever its shape."""
-    values = {number.name: getattr(fingerprint, number.name) for number in NUMBERS}
+    values = {number.name: getattr(fingerprint, number.name) for number in VERDICT_NUMBERS}
     margins = {name: getattr(fingerprint, f"{name}_margin", None) for name in values}
     plain = _sides(values, lines)
     rule = _applying(plain)
     first, phases, deciding = RULES[rule].phases[0], dict.fromkeys(RULES[rule].phases), set[str]()
+    # The verdict holds only if it does not depend on the open numbers: try them on every side.
+    # Whatever other phases appear are possible too, and the numbers that were turned decide.
     unsure = [name for name in values if _is_open(values[name], margins[name], lines[name])]
     for sides in itertools.product((True, False), repeat=len(unsure)):
         turned = plain | dict(zip(unsure, sides, strict=True))
@@ -250,6 +253,7 @@ def _by_rules(fingerprint: Fingerprint, lines: Mapping[str, Line]) -> Verdict:
         if other != RULES[rule].phases:
             phases |= dict.fromkeys(other)
             deciding |= {name for name in unsure if turned[name] != plain[name]}
+    # evidence: what decides first, then what the rule and those before it asked, the nearest first
     asked = [name for each in RULES[rule::-1] for name in each.asks if name != "exceptions"]
     names = [name for name in values if name in deciding - {"exceptions"}] + asked
     if rule > 0 and "memory" not in deciding:
@@ -260,7 +264,7 @@ def _by_rules(fingerprint: Fingerprint, lines: Mapping[str, Line]) -> Verdict:
             number.high if plain[name] else number.low,
         )
         for name in list(dict.fromkeys(names))[:_MOST_EVIDENCE]
-        for number in NUMBERS
+        for number in VERDICT_NUMBERS
         if number.name == name
     )  # fmt: skip
     reason, named = "; ".join(map(str, evidence)), " or ".join(phases)

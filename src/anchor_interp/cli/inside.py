@@ -10,9 +10,8 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
 from anchor_interp.cli.options import PLAIN, Device, Outputs, RunName
 from anchor_interp.runs.config import read_task, run_id
-from anchor_interp.runs.phase import decide
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.task import anchored
+from anchor_interp.tasks.rules import require_anchors
 
 _LOGGER = logging.getLogger(__name__)
 _EDGES = 8  # most edges of a circuit that are named
@@ -46,7 +45,7 @@ def analyze(
     from anchor_interp.runs.export import load_transformer
 
     output_folder(out, "the analysis")  # before the analysis, which takes long
-    given = None if task is None else anchored(read_task(task), "analyze")
+    given = None if task is None else require_anchors(read_task(task), "analyze")
     is_file = _holds_weights(run, given)
     budget: dict[str, Any] = {"max_seconds": max_seconds, "quiet": output.quiet}
     if is_file:
@@ -88,14 +87,12 @@ def verdict(
             or a JSON file of its fields.
     """
     from anchor_interp.analysis.conclusions import conclude_phase
-    from anchor_interp.analysis.fingerprint import fingerprint, fingerprint_model
-    from anchor_interp.analysis.mechanism import kept_fingerprint
-    from anchor_interp.analysis.verdict import judged, verdict
-    from anchor_interp.runs.evaluation import evaluate
+    from anchor_interp.analysis.fingerprint import both_phases
+    from anchor_interp.analysis.verdict import judged
     from anchor_interp.runs.export import load_transformer
     from anchor_interp.runs.run import load
 
-    given = None if task is None else anchored(read_task(task), "verdict")
+    given = None if task is None else require_anchors(read_task(task), "verdict")
     opened: list[Any] = []
     for path in runs:  # a wrong name is told before the work
         if not _holds_weights(path, given):
@@ -106,25 +103,13 @@ def verdict(
             opened.append(load_transformer(path, device=device, to_run=True))
     results, lines = {}, []
     for path, model in zip(runs, opened, strict=True):
+        identifier, step, title = None, None, str(path)
         if given is None:
             identifier, step = run_id(model.config), model.step
             title = f"{path} at step {step}"
-            kept = model.path and kept_fingerprint(model.path, step)
-            numbers = kept or fingerprint(model, quiet=output.quiet)
-            is_done = model.folder.result() is not None and model.evaluation.steps == step
-            behaviour = decide(model.evaluation if is_done else model.evaluate(n=200))
-        else:
-            identifier, step, title = None, None, str(path)
-            numbers = fingerprint_model(model, given, quiet=output.quiet)
-            behaviour = decide(evaluate(model, given, n=200))
-        mechanism = verdict(numbers)
-        results[str(path)] = {
-            "run_id": identifier,
-            "step": step,
-            "mechanism": to_dict(mechanism),
-            "behaviour": to_dict(behaviour),
-            "fingerprint": to_dict(numbers),
-        }
+        both = both_phases(model, given, quiet=output.quiet)
+        mechanism, behaviour = both.mechanism, both.behaviour
+        results[str(path)] = {"run_id": identifier, "step": step, **to_dict(both)}
         lines += [
             f"{title}:",
             f"  by mechanism  {mechanism.phase:<12} {mechanism.reason}",

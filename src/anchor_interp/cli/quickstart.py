@@ -13,7 +13,7 @@ from anchor_interp._util.readable import number
 from anchor_interp.cli.options import PLAIN, Device, Outputs, Workers
 from anchor_interp.cli.runs import facts
 from anchor_interp.runs.config import override
-from anchor_interp.runs.presets import PHASES
+from anchor_interp.runs.presets import QUICKSTART
 
 if TYPE_CHECKING:
     from anchor_interp.runs.run import Run
@@ -48,18 +48,18 @@ def quickstart(
 def train_phases(
     out: Path, *, seed: int, workers: int | None, device: str, quiet: bool = False
 ) -> "dict[str, Run]":
-    """Train or resume the runs of :data:`anchor_interp.runs.presets.PHASES` side by side.
+    """Train or resume the runs of :data:`anchor_interp.runs.presets.QUICKSTART` side by side.
 
     If one fails, the others finish first and are kept. Draws ``answers.png`` and ``report.html``.
     """
-    configs = {name: override(config, seed=seed) for name, config in PHASES.items()}
+    configs = {name: override(config, seed=seed) for name, config in QUICKSTART.items()}
     output_folder(out, "the quickstart", "run", "sweep")
     from anchor_interp._util.progress import reporting
     from anchor_interp.analysis.findings import gather
+    from anchor_interp.behaviour.answers import answer_map
     from anchor_interp.pages.answer_figures import answer_maps
     from anchor_interp.pages.report import write_report
     from anchor_interp.pages.style import save
-    from anchor_interp.runs.answers import answer_map
     from anchor_interp.runs.run import load
     from anchor_interp.sweeps.engine import each_alone
     from anchor_interp.sweeps.local import LocalEngine

@@ -2,8 +2,10 @@
 
 import functools
 import inspect
+import itertools
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
@@ -12,10 +14,10 @@ from docstring_parser import parse_from_object
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
+from anchor_interp.behaviour.phase import Evaluation, decide
 from anchor_interp.cli.options import PLAIN, Device, Outputs, RunName, check_values
 from anchor_interp.models.shapes import MODELS
 from anchor_interp.runs.config import RunConfig, override, read_config, run_id
-from anchor_interp.runs.phase import Evaluation, decide
 from anchor_interp.runs.presets import RUNS
 from anchor_interp.runs.tracking import Track
 from anchor_interp.tasks.catalog import NAMED_TASKS
@@ -96,7 +98,8 @@ def train_with_flags(arguments: Sequence[str]) -> Callable[..., None]:
 def _flags(group: Group, part: Any, *names: str) -> Iterator[inspect.Parameter]:
     """A flag for each field of a configuration, or for those named, at its value there."""
     hints = get_type_hints(type(part))
-    for text in parse_from_object(type(part)).params:  # the docstrings under the fields
+    classes = filter(is_dataclass, type(part).__mro__)  # whose fields have docstrings under them
+    for text in itertools.chain.from_iterable(parse_from_object(c).params for c in classes):
         if not names or text.arg_name in names:
             about = " ".join((text.description or "").replace("``", "").split())
             yield inspect.Parameter(

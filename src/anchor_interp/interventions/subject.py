@@ -10,10 +10,10 @@ from functools import cached_property
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
+from anchor_interp.behaviour.evaluation import Training, own_training
 from anchor_interp.models.finite import check_weights
 from anchor_interp.models.rows import model_rows
 from anchor_interp.models.transformer import HookedTransformer, check_fits, check_model
-from anchor_interp.runs.evaluation import Training, own_training
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask, check_anchors
 from anchor_interp.tasks.examples import Dataset, Examples
@@ -56,7 +56,8 @@ class Subject:
     @classmethod
     def of_run(cls, run: Run, *, seed: int = 0) -> "Subject":
         """The model of a run's checkpoint, with the run's task if it has anchors."""
-        task = run.config.task.anchored
+        asked = run.config.task
+        task = asked if isinstance(asked, AnchorTask) else None
         return cls(
             run.transformer,
             task,

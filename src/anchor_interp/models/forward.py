@@ -251,7 +251,12 @@ def _mlp(model: HookedTransformer, block: Block, x: Tensor) -> Tensor:
 
 
 def _last_block(model: HookedTransformer, block: Block, x: Tensor) -> Tensor:
-    """The last block at the last position: [batch, pos, d_model] -> [batch, d_model]."""
+    """The last block at the last position: [batch, pos, d_model] -> [batch, d_model].
+
+    One query asks all positions. So keys and values of the others are never made: the query goes
+    through W_K to the stream, and W_V is applied after the mean. The products are the same, in
+    another order; a position costs d_model instead of d_model * d_head.
+    """
     attn, heads = block.attn, range(model.cfg.n_heads)
     normed = _pre_norm(model, block.ln1, x)
     q = linear(normed[:, -1], merge_heads(attn.W_Q), attn.b_Q.flatten())
@@ -259,8 +264,10 @@ def _last_block(model: HookedTransformer, block: Block, x: Tensor) -> Tensor:
     # q . (x W_K + b_K) = (q W_K^T) . x + q . b_K
     q_in = torch.stack([linear(q[h], attn.W_K[h].mT) for h in heads], dim=1)
     q_bias = rearrange(torch.bmm(q, attn.b_K[..., None]), "head batch 1 -> batch head 1")
+    # no causal mask: the last position sees all
     scores = torch.matmul(q_in, normed.mT) + q_bias  # [batch, head, pos]
     pattern = (scores / attn.attn_scale).softmax(-1)  # [batch, head, pos]
+    # sum_i p_i (x_i W_V + b_V) = (sum_i p_i x_i) W_V + b_V, because the p_i add up to 1
     mixed = torch.matmul(pattern, normed)  # [batch, head, d_model]
     z = torch.cat([linear(mixed[:, h], attn.W_V[h], attn.b_V[h]) for h in heads], dim=1)
     return after_attention(model, block, x[:, -1], z)

@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from anchor_interp._util.schema import bounded, check_fields
+from anchor_interp.tasks.task import Task
 
 Normalization = Literal["post", "pre"]
 """Where LayerNorm sits; see :attr:`ModelConfig.normalization`."""
+MOST_POSITIONS = 1 << 15
+"""Most positions of one forward pass over sequences of several lengths (a longer one is alone)."""
+_MOST_LOGITS = 1 << 28  # of one forward pass, 1 GiB in float32
 
 
 @dataclass(frozen=True)
@@ -118,3 +122,27 @@ MODELS: Mapping[str, ModelConfig] = MappingProxyType(
 post-LayerNorm model of the same kind that trains in minutes on one core); ``language-small`` and
 ``language-medium`` (GPT-2's shapes, with an unembedding of its own; medium is complexity-control
 figure 7D's), ``language-tiny`` (such a model of bytes, for minutes on one core)."""
+
+
+def most_positions(d_vocab: int) -> int:
+    """Most positions of one forward pass: fewer where the vocabulary is large."""
+    return min(MOST_POSITIONS, max(1, _MOST_LOGITS // d_vocab))
+
+
+def n_activations(model: "ModelConfig | Any", task: Task, batch_size: int) -> int:
+    """About how many numbers a step leaves for the backward pass, at least."""
+    if not isinstance(model, ModelConfig):
+        own: int = batch_size * model.n_activations
+        return own
+    logits, positions = batch_size * model.d_vocab, batch_size * task.length
+    if not task.answers_last:  # a larger batch comes in parts
+        positions = min(positions, max(task.length, most_positions(model.d_vocab)))
+    if task.mapped:  # all positions predict
+        logits = positions * model.d_vocab
+    per_token = model.d_model + 3 * model.n_heads * model.d_head + model.d_mlp
+    return positions * model.n_layers * per_token + logits
+
+
+def example_bytes(model: "ModelConfig | Any") -> int:
+    """About how many bytes a training example takes beside its tokens."""
+    return 0 if isinstance(model, ModelConfig) else model.example_bytes

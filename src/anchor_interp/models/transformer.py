@@ -171,6 +171,8 @@ def check_causal(model: HookedTransformer) -> None:
 
 def check_fits(model: HookedTransformer, task: Task) -> None:
     """ConfigError if a model cannot read a task's sequences or give its answers."""
+    if task.config_class is not None:
+        return  # its own network, which fitted the task when it was configured
     check_model(model)
     sizes = model.cfg.d_vocab, model.cfg.d_vocab_out, model.cfg.n_ctx
     needed = task.n_input_tokens, task.n_tokens, task.length
@@ -244,7 +246,7 @@ def model_of_weights(
     """
     expected = "expected a HookedTransformer's state dict"
     try:
-        # what the weights tell goes before what is given, and that before what is usual
+        # a setting that the weights show overrides a given one, and that overrides the usual one
         kind = "standard" if "pos_embed.W_pos" in weights else "alibi"
         usual = {"n_ctx": 1, "positional_embedding_type": kind}
         looked_at = {"act_fn": "relu", "normalization_type": None, "attn_only": True}

@@ -9,10 +9,11 @@ from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json, to_dict
 from anchor_interp.analysis.conclusions import ORDER, SIGNIFICANT
 from anchor_interp.analysis.verdict import MEANINGS, RULES, judged
+from anchor_interp.behaviour.phase import meanings
 from anchor_interp.pages.attention_views import example_views
 from anchor_interp.pages.page import Picture, draw_picture, fill_page, output_folder, save_pictures
 from anchor_interp.pages.pictures import of_analysis
-from anchor_interp.runs.phase import meanings
+from anchor_interp.tasks.anchor import AnchorTask
 
 if TYPE_CHECKING:
     from anchor_interp.analysis.results import Analysis
@@ -51,7 +52,7 @@ def render_analysis(analysis: "Analysis", pictures: Sequence[Picture] | None = N
         says=analysis.conclusions,
         phases={
             **MEANINGS,
-            **meanings(anchored=config is None or config.task.anchored is not None),
+            **meanings(anchored=config is None or isinstance(config.task, AnchorTask)),
         },
         named=dict.fromkeys(d.phase for d in (analysis.decision, analysis.verdict) if d),
         rules=RULES,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from anchor_interp.pages import diagram_marks, style
 from anchor_interp.pages.diagram_marks import COLOURS, add_hit_area, add_legend, state_handles
 from anchor_interp.pages.style import INK
-from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, Measured, RunMark, in_order
+from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, Measured, in_order
+from anchor_interp.sweeps.columns import TableRow, Value, word
 from anchor_interp.sweeps.diagrams import Diagram
-from anchor_interp.sweeps.settings import Value, word
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,11 +77,11 @@ def _draw_row(axes: "Axes", diagram: Diagram, value: Value) -> None:
         add_hit_area(axes, cell.number, (column - 0.5, -0.06), 1, 1.38)
 
 
-def _draw_states(axes: "Axes", runs: Sequence[RunMark], column: int) -> None:
+def _draw_states(axes: "Axes", runs: Sequence[TableRow], column: int) -> None:
     """Draw the states of runs above a point: one letter per run, or a count per state."""
     bottom, height = 1.07, 0.2
     if len(runs) > _MOST_LETTERS:
-        states = in_order(Counter(run.state for run in runs))
+        states = in_order(Counter(run["state"] for run in runs))
         text = " ".join(f"{n}{STATE_MARKS[state]}" for state, n in states.items())
         axes.text(column, bottom + height / 2, text, ha="center", va="center_baseline",
                   fontsize=7.5, color=INK)  # fmt: skip
@@ -90,7 +90,7 @@ def _draw_states(axes: "Axes", runs: Sequence[RunMark], column: int) -> None:
     for place, run in enumerate(runs):
         left = column + (place - len(runs) / 2) * width
         box = left + 0.04 * width, bottom, 0.92 * width, height
-        diagram_marks.draw_state(axes, run.state, box, fontsize=7.5, linewidth=0.5, zorder=3)
+        diagram_marks.draw_state(axes, run["state"], box, fontsize=7.5, linewidth=0.5, zorder=3)
 
 
 def _draw_curve(

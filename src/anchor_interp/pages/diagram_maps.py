@@ -14,9 +14,9 @@ import numpy as np
 from anchor_interp.pages import diagram_marks, style
 from anchor_interp.pages.diagram_marks import BLACK, add_legend, state_handles
 from anchor_interp.pages.style import INK
-from anchor_interp.sweeps.cells import BEST_OF, MEASURES, PHASE_INDEX, Cell, RunMark, measure_label
+from anchor_interp.sweeps.cells import BEST_OF, MEASURES, PHASE_INDEX, Cell, measure_label
+from anchor_interp.sweeps.columns import TableRow, word
 from anchor_interp.sweeps.diagrams import Diagram
-from anchor_interp.sweeps.settings import word
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +68,7 @@ class _Places:
 class _Placed(NamedTuple):
     """The value of a run, or the best of a seed, in its place."""
 
-    run: RunMark
+    run: TableRow
     value: float
     corner: tuple[float, float]
     poor_id: bool
@@ -169,7 +169,7 @@ def _draw_phases(axes: "Axes", diagram: Diagram) -> list[Any]:
     places = _Places(diagram, bottom=-_WIDTH / 2)
     for cell, centre in _centres(diagram):
         for run in cell.runs:
-            _draw_state(axes, run, places.corner(centre, run.slot), places)
+            _draw_state(axes, run, places.corner(centre, run["slot"]), places)
     _draw_frame(axes, diagram)
     return state_handles(diagram.cells)
 
@@ -183,15 +183,16 @@ def _place(
     """
     placed, marked = [], measure in MARKED
     for cell, centre in _centres(diagram):
-        runs = {run.seed if best else run.slot: run for run in reversed(cell.runs)}
+        runs = {run["seed" if best else "slot"]: run for run in reversed(cell.runs)}
         for key, value in cell.measures[measure].values.items():
             corner = places.corner(centre, diagram.seeds.index(key) if best else key)
             if value is None:
                 _draw_state(axes, runs[key], corner, places)
             else:
-                judged = cell if best else runs[key]
-                poor = marked and judged.poor_id, marked and judged.poor_commutativity
-                placed.append(_Placed(runs[key], value, corner, *poor))
+                run = runs[key]
+                poor_id = marked and (cell.poor_id if best else run["poor_id"])
+                apart = cell.poor_commutativity if best else run["poor_commutativity"]
+                placed.append(_Placed(run, value, corner, poor_id, marked and apart))
     return placed
 
 
@@ -249,7 +250,7 @@ def _draw_ranks(axes: "Axes", diagram: Diagram, measure: RankMeasure) -> list[An
     outline: dict[str, Any] = {"mew": 0.7, "mec": INK}
     shown = {1, 2, 3}
     for one in _place(axes, diagram, measure, places):
-        index = PHASE_INDEX.get(one.run.phase, 0)
+        index = PHASE_INDEX.get(one.run["phase"], 0)
         marker, size, _ = _BUBBLES[index]
         axes.plot(*places.centre(one.corner), marker, ms=largest * size,
                   color=_colour(image, one.value), **outline)  # fmt: skip
@@ -270,11 +271,11 @@ def _range(diagram: Diagram, measure: str) -> tuple[float, float]:
     return min(known), max(known)
 
 
-def _draw_state(axes: "Axes", run: RunMark, corner: tuple[float, float], places: _Places) -> None:
+def _draw_state(axes: "Axes", run: TableRow, corner: tuple[float, float], places: _Places) -> None:
     """Draw the state of a run into its place."""
     gap, size = 0.025, min(9, 0.92 * places.points)
     box = corner[0] + gap / 2, corner[1] + gap / 2, places.width - gap, places.height - gap
-    diagram_marks.draw_state(axes, run.state, box, fontsize=size, linewidth=0.7)
+    diagram_marks.draw_state(axes, run["state"], box, fontsize=size, linewidth=0.7)
 
 
 def _draw_outline(axes: "Axes", diagram: Diagram) -> bool:

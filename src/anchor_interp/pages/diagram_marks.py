@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchor_interp.pages.style import INK, PHASE_COLOURS
 from anchor_interp.sweeps.cells import STATE_MARKS, Cell, RunState
-from anchor_interp.sweeps.settings import label
+from anchor_interp.sweeps.columns import label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

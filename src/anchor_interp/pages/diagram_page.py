@@ -19,6 +19,7 @@ from urllib.parse import quote
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json
+from anchor_interp.behaviour.phase import meanings
 from anchor_interp.pages import diagram_maps, style
 from anchor_interp.pages.diagram_curves import along_axis
 from anchor_interp.pages.diagram_maps import MARKED, RankMeasure, has
@@ -30,11 +31,10 @@ from anchor_interp.pages.page import (
     save_pictures,
     template_text,
 )
-from anchor_interp.runs.phase import meanings
-from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, Cell, RunMark, in_order, measure_label
-from anchor_interp.sweeps.diagrams import Diagram, Diagrams, phase_diagrams, summary
+from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, Cell, in_order, measure_label
+from anchor_interp.sweeps.columns import TableRow, Value, label, listed, word, words
+from anchor_interp.sweeps.diagrams import Diagram, Diagrams, phase_diagrams, summary, to_plain
 from anchor_interp.sweeps.effects import FEWEST, LEVEL, Effect, effect
-from anchor_interp.sweeps.settings import TableRow, Value, label, listed, word, words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,7 +77,7 @@ def write_diagrams(
     diagrams = phase_diagrams(rows, **choices)
     parts = list(_parts(diagrams))
     page, numbers, table = out / "index.html", out / "diagram.json", out / "cells.csv"
-    write_output(numbers, canonical_json(diagrams).encode())
+    write_output(numbers, canonical_json(to_plain(diagrams)).encode())
     cells = DataFrame(summary(diagrams), dtype=object)
     write_output(table, cells.to_csv(index=False, lineterminator="\n").encode("utf-8", "replace"))
     pictures = (picture for part in parts for picture in part.pictures)
@@ -92,7 +92,8 @@ def _reports(diagrams: Diagrams, runs: Path | None, out: Path) -> dict[str, str]
     """The report of every run that has one, as a link from the page."""
     if runs is None:
         return {}
-    known = {run.run_id: runs.resolve() / run.run_id / "report.html" for run in diagrams.runs}
+    names = (str(run["run_id"]) for run in diagrams.runs)
+    known = {name: runs.resolve() / name / "report.html" for name in names}
     start = out.resolve()
     return {
         run_id: quote(Path(os.path.relpath(report, start)).as_posix())
@@ -153,8 +154,8 @@ def render_diagrams(
             {"cell": cell, "place": list(map(word, place.values())), "words": words(place)}
             for cell, place in places
         ],
-        states=in_order(Counter(run.state for run in diagrams.runs)),
-        statuses=sorted({run.status for run in diagrams.runs}),
+        states=in_order(Counter(run["state"] for run in diagrams.runs)),
+        statuses=sorted({run["status"] for run in diagrams.runs}),
         parts=drawn,
     )
 
@@ -167,23 +168,17 @@ def effects(diagrams: Diagrams) -> list[Effect]:
     first = diagrams.diagrams[0]
     axes = [axis.name for axis in (first.x, first.y) if axis]
     others = [*axes, *first.facet]
-    rows = [
-        diagram.place(cell) | run.values | {"status": run.status, "censored": run.censored}
-        for diagram in diagrams.diagrams
-        for cell in diagram.cells
-        for run in cell.runs
-    ]
     mapped = [*_ACCURACIES, *get_args(RankMeasure), *diagrams.maps]
     measures = [m for m in mapped if any(has(diagram, m) for diagram in diagrams.diagrams)]
     measured = []
     for measure, axis in itertools.product(measures, axes):
         with contextlib.suppress(ConfigError):  # an axis of several texts has no direction
             within = [name for name in others if name != axis]
-            measured.append(effect(rows, of=measure, on=axis, within=within, least=0))
+            measured.append(effect(diagrams.runs, of=measure, on=axis, within=within, least=0))
     return [one for one in measured if one.found is not None]
 
 
-def conclusion(rises: Sequence[Effect], runs: Sequence[RunMark]) -> str:
+def conclusion(rises: Sequence[Effect], runs: Sequence[TableRow]) -> str:
     """What OOD accuracy goes with, in a sentence; empty if nothing can be said."""
     up, down, flat = "rises on the whole with", "falls on the whole with", "shows no trend with"
     ways: dict[str, list[str]] = {up: [], down: [], flat: []}
@@ -192,7 +187,7 @@ def conclusion(rises: Sequence[Effect], runs: Sequence[RunMark]) -> str:
             trend = up if one.found.effect > 0 else down
             ways[trend if one.found.p <= LEVEL else flat].append(label(one.on))
     parts = [f"{way} {' and '.join(axes)}" for way, axes in ways.items() if axes]
-    fitted = [not run.censored for run in runs if run.values["ood_accuracy"] is not None]
+    fitted = [not run["censored"] for run in runs if run["ood_accuracy"] is not None]
     if not parts and fitted and sum(fitted) < FEWEST:
         parts = [f"has no trend yet: {FEWEST} fitted runs are needed"]
     return f"OOD accuracy {', and '.join(parts)}." if parts else ""

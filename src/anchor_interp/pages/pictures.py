@@ -30,9 +30,7 @@ def of_run(run: "Findings") -> Iterator[Picture]:
         yield Picture("answers", run_figures.unseen_answers(run.config, run.evaluation))
     measured = {name for row in run.metrics for name in row}
     if "loss" in measured:
-        network = run.config.task.network
-        unit = "nats" if network is None else network.loss_unit
-        yield Picture("loss", run_figures.loss_curve(run.metrics, unit))
+        yield Picture("loss", run_figures.loss_curve(run.metrics, run.config.task.loss_unit))
     if "train_accuracy" in measured:
         yield Picture("accuracy", run_figures.accuracy_curves(run.metrics))
     if "id_loss" in measured:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.files import output_file, output_folder, write_output
 from anchor_interp._util.schema import checked_path, to_dict
+from anchor_interp.behaviour.phase import near_lines
 from anchor_interp.pages import run_figures, style
 from anchor_interp.pages.attention_views import example_views
 from anchor_interp.pages.page import (
@@ -22,7 +23,7 @@ from anchor_interp.pages.page import (
 )
 from anchor_interp.pages.pictures import of_answers, of_comparison, of_run
 from anchor_interp.pages.report_words import comparable, differences, measures, sentence, task_words
-from anchor_interp.runs.phase import near_lines
+from anchor_interp.tasks.anchor import AnchorTask
 
 if TYPE_CHECKING:
     from anchor_interp.analysis.findings import Findings
@@ -79,7 +80,7 @@ def render(runs: Sequence["Findings"]) -> str:
 
 
 def _is_anchored(run: "Findings") -> bool:
-    return run.config.task.anchored is not None
+    return isinstance(run.config.task, AnchorTask)
 
 
 def _colours(runs: Sequence["Findings"]) -> list[str]:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from anchor_interp._util.schema import to_dict
+from anchor_interp.behaviour.phase import PAPER, Evaluation, Phase, asked, meanings, ood_threshold
+from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.pages.run_figures import top_answers
 from anchor_interp.runs.config import RunConfig
-from anchor_interp.runs.phase import PAPER, Evaluation, Phase, asked, meanings, ood_threshold
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import task_name
 from anchor_interp.tasks.contract import draw_examples
@@ -26,7 +27,7 @@ _Row = tuple[str, str, float | None, float]
 
 
 @dataclass(frozen=True)
-class Measure:
+class ShownMeasure:
     """A measurement and its threshold."""
 
     name: str
@@ -69,12 +70,13 @@ def sentence(phase: Phase, e: Evaluation) -> str:
     return meanings(anchored=anchored)[phase]
 
 
-def measures(evaluation: Evaluation) -> list[Measure]:
+def measures(evaluation: Evaluation) -> list[ShownMeasure]:
     """The measurements that decide a phase, in the order of the rules."""
     decides = asked(evaluation)
     rows = (_of_pairs if evaluation.pair_accuracy else _of_splits)(evaluation)
     return [
-        Measure(*row, asked=name in decides and row[2] is not None) for name, row in rows.items()
+        ShownMeasure(*row, asked=name in decides and row[2] is not None)
+        for name, row in rows.items()
     ]
 
 
@@ -120,7 +122,7 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     settings = {name: value for part in parts for name, value in to_dict(part).items()}
     compared = {name: value for name, value in settings.items() if name not in _NOT_COMPARED}
     own = type(config.model).__name__.removesuffix("Config")
-    network = "transformer" if config.task.network is None else own
+    network = "transformer" if isinstance(config.model, ModelConfig) else own
     return {"task": task_name(config.task), "network": network} | compared
 
 
@@ -161,7 +163,7 @@ def _value(value: Any) -> str:
 
 def task_words(task: Task) -> dict[str, Any]:
     """What the page says of a task."""
-    return _split_words(task) if task.anchored is None else _anchor_words(task.anchored)
+    return _anchor_words(task) if isinstance(task, AnchorTask) else _split_words(task)
 
 
 def _split_words(task: Task) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Integer, Shaped
 
+from anchor_interp.behaviour.phase import AspectScore, Evaluation, SplitScore, UnseenAnswers
 from anchor_interp.pages import style
 from anchor_interp.pages.style import PHASE_COLOURS, panel
 from anchor_interp.runs.config import RunConfig
-from anchor_interp.runs.phase import AspectScore, Evaluation, SplitScore, UnseenAnswers
 from anchor_interp.tasks.examples import Plane
 from anchor_interp.tasks.functions import Ints, Pair
 

@@ -1,1 +1,1 @@
-"""How a model came to be: configuration, training, resume, store, evaluation, phase."""
+"""How a model came to be: configuration, training, resume, store."""

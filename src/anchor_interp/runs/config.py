@@ -23,11 +23,12 @@ from anchor_interp._util.schema import (
     from_dict,
     shown,
 )
-from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.models.shapes import InitConfig, ModelConfig, example_bytes, n_activations
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.catalog import NAMED_TASKS as NAMED_TASKS  # makes the classes known
+from anchor_interp.tasks.catalog import NAMED_TASKS
 from anchor_interp.tasks.contract import MAX_EXAMPLES
-from anchor_interp.tasks.task import Task, anchored
+from anchor_interp.tasks.rules import require_anchors
+from anchor_interp.tasks.task import Task
 
 if TYPE_CHECKING:  # code about transformers need not ask which of the two it has
     Shape: TypeAlias = ModelConfig | Any
@@ -37,9 +38,6 @@ SCHEMA = 1
 """Schema number of configurations and of all files of a run folder."""
 
 MAX_CONFIG_BYTES = 1 << 20
-MOST_POSITIONS = 1 << 15
-"""Most positions of one forward pass over sequences of several lengths (a longer one is alone)."""
-_MOST_LOGITS = 1 << 28  # of one forward pass, 1 GiB in float32
 _MAX_STEPS = 1 << 40
 _MOST_AFTER_FIT = 1_000
 
@@ -152,62 +150,37 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        wanted = ModelConfig if self.task.network is None else self.task.network.config_class
+        wanted = self.task.config_class or ModelConfig
         if isinstance(self.model, Mapping):  # from a file: which class it is follows from the task
             object.__setattr__(self, "model", from_dict(wanted, self.model, "model"))
         if not isinstance(self.model, wanted):
             expected = f"expected a {wanted.__name__}, which answers the task {self.task.kind}"
             raise ConfigError(f"model is {shown(self.model)}; {expected}")
-        owners: dict[str, str] = {}  # a flag, and a change of override, names a field alone
+        # flags and `override` name a field without its part, so no two parts may share a name
+        owners: dict[str, str] = {}
         parts: dict[str, Any] = {"run": self, "init": self.init, "train": self.train}
         for part, value in (parts | {"model": self.model, "task": self.task}).items():
             for field in fields(value):
                 if (owner := owners.setdefault(field.name, part)) != part:
                     advice = f"which is also a setting of the {owner}; give it another name"
                     raise ConfigError(f"the {part} has the field {field.name}, {advice}")
-        if self.task.network is not None:
-            self.task.network.check(self.model, self.init)
-            return
-        n_tokens, length = self.task.n_tokens, self.task.length
-        for name, needed, what in (
-            ("d_vocab", n_tokens, f"tokens and targets need at least {n_tokens}"),
-            ("n_ctx", length, f"sequences have {length} tokens"),
-        ):
-            if (size := getattr(self.model, name)) < needed:
-                raise ConfigError(f"model.{name} is {size}; the task's {what}")
+        self.task.check_model(self.model, self.init)
 
     @property
     def anchor_task(self) -> AnchorTask:
         """The task of a run with anchors; ConfigError for another, which analyses cannot use."""
-        return anchored(self.task, "this analysis")
-
-
-def most_positions(d_vocab: int) -> int:
-    """Most positions of one forward pass: fewer where the vocabulary is large."""
-    return min(MOST_POSITIONS, max(1, _MOST_LOGITS // d_vocab))
+        task: AnchorTask = require_anchors(self.task, "this analysis")
+        return task
 
 
 def memory_bytes(config: RunConfig) -> dict[str, int]:
     """A low estimate of the bytes that training needs, by what needs them."""
-    model, train, length = config.model, config.train, config.task.length
-    if config.task.network is not None:
-        own: Any = model
-        activations = train.batch_size * own.n_activations
-        example = own.example_bytes + length + 5
-    else:
-        logits = train.batch_size * model.d_vocab
-        per_token = model.d_model + 3 * model.n_heads * model.d_head + model.d_mlp
-        positions = train.batch_size * length
-        if not config.task.answers_last:  # a larger batch comes in parts
-            positions = min(positions, max(length, most_positions(model.d_vocab)))
-        if config.task.mapped:  # all positions predict
-            logits = positions * model.d_vocab
-        activations = positions * model.n_layers * per_token + logits
-        example = 0 if config.task.mapped else length + 5
+    train, task = config.train, config.task
+    example = 0 if task.mapped else example_bytes(config.model) + task.length + 5
     return {
         # weight, gradient, two moments, and the initial model while the last one is judged
-        "weights": 5 * 4 * model.n_parameters,
-        "activations": 4 * activations,
+        "weights": 5 * 4 * config.model.n_parameters,
+        "activations": 4 * n_activations(config.model, task, train.batch_size),
         "training sequences": train.n_sequences * (example + 3 * 8),  # bytes, int64 orders
     }
 
@@ -217,6 +190,20 @@ def last_step(steps: int, fitted_step: int | None) -> int:
     if fitted_step is None:
         return steps
     return min(steps, fitted_step + min(fitted_step, _MOST_AFTER_FIT))
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """Learning rate of the update after ``step`` updates.
+
+    It rises linearly from ``lr_start`` to ``lr`` over the warm-up, then follows a cosine to
+    ``lr_end`` (both papers, appendix A). From ``branch_step`` on the branch's peak replaces ``lr``.
+    """
+    (peak, _), warmup = config.rates(step), config.warmup_steps
+    if step < warmup:
+        return config.lr_start + (peak - config.lr_start) * (step + 1) / warmup
+    progress = (step - warmup) / max(1, config.steps - warmup)
+    cosine = 0.5 * (1 + math.cos(math.pi * progress))
+    return config.lr_end + (peak - config.lr_end) * cosine
 
 
 def total_decay(config: TrainConfig, until: int | None = None) -> float:

@@ -140,7 +140,7 @@ def processes(config: RunConfig, device: str) -> tuple[Processes, str]:
         return ALONE, device
     goal, few = train.until_accuracy, train.batch_size < size
     for is_so, reason in (
-        (config.task.network is not None, f"the task {config.task.kind} has its own network"),
+        (config.task.config_class is not None, f"the task {config.task.kind} has its own network"),
         (goal is not None, f"train.until_accuracy is {goal}, which one process decides alone"),
         (few, f"train.batch_size is {train.batch_size}; expected at least {size}, a row a process"),
     ):

@@ -178,10 +178,10 @@ def _exported(
         config: ModelConfig = from_dict(ModelConfig, run.get("model"), "model")
     check_model_fits(config)  # before it is allocated
     dtype = state["embed.W_E"].dtype if "embed.W_E" in state else torch.float32
-    return filled(config, state, str(path), dtype=dtype)
+    return load_weights(config, state, str(path), dtype=dtype)
 
 
-def filled(
+def load_weights(
     config: ModelConfig | Any,
     weights: Mapping[str, Tensor],
     where: str,

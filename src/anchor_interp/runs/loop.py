@@ -14,38 +14,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from anchor_interp._util.errors import DivergedError, StoreError
+from anchor_interp.models.batches import Batch
 from anchor_interp.models.forward import takes_fast_path
 from anchor_interp.models.networks import build_network
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.runs.config import RunConfig, TrainConfig
+from anchor_interp.runs.config import RunConfig, TrainConfig, learning_rate
 from anchor_interp.runs.cuda_graph import CudaGraph
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Sequences of one forward pass on the training device, and what is to be predicted.
-
-    A step that has one, of this class itself, has the same shapes at every step.
-    """
-
-    tokens: Int[Tensor, "batch pos"]
-    """What the model reads."""
-    targets: Int[Tensor, " target"]
-    """The tokens to predict, at the last positions unless it says ``places``."""
-    share: float
-    """Number of these targets / number of targets by which the loss of a step is divided."""
-
-
-@dataclass(frozen=True)
-class MaskedBatch(Batch):
-    """A batch that is answered not only at its last positions."""
-
-    places: Int[Tensor, " target"]
-    """Where each target is predicted, an index of the flattened tokens."""
 
 
 @runtime_checkable
@@ -152,20 +130,6 @@ class TrainState:
                 group["lr"].fill_(lr)
             else:
                 group["lr"] = lr
-
-
-def learning_rate(config: TrainConfig, step: int) -> float:
-    """Learning rate of the update after ``step`` updates.
-
-    It rises linearly from ``lr_start`` to ``lr`` over the warm-up, then follows a cosine to
-    ``lr_end`` (both papers, appendix A). From ``branch_step`` on the branch's peak replaces ``lr``.
-    """
-    (peak, _), warmup = config.rates(step), config.warmup_steps
-    if step < warmup:
-        return config.lr_start + (peak - config.lr_start) * (step + 1) / warmup
-    progress = (step - warmup) / max(1, config.steps - warmup)
-    cosine = 0.5 * (1 + math.cos(math.pi * progress))
-    return config.lr_end + (peak - config.lr_end) * cosine
 
 
 def train_step(state: TrainState, objective: Objective) -> StepEvent:

@@ -27,7 +27,7 @@ from anchor_interp._util.errors import (
     error_of,
 )
 from anchor_interp._util.schema import check_fields, shown, to_dict
-from anchor_interp.runs.store import Row, RunFolder
+from anchor_interp.runs.store import Row, RunFolder, writing
 
 if TYPE_CHECKING:
     from anchor_interp._util.environment import StopRequest
@@ -173,8 +173,6 @@ def lacking(path: Path, measures: Iterable[Measure]) -> list[tuple[Measure, int]
 
 def keep(run: "Run", measure: Measure, value: Any) -> None:
     """Keep the value of a measure at the run's checkpoint; None forgets an earlier one."""
-    from anchor_interp.runs.writer import writing  # it loads torch
-
     if run.path is None:
         raise StoreError(f"{run.name} has no run folder to keep a measurement in")
     entry = _about(measure, run.step)

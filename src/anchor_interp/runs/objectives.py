@@ -22,12 +22,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
+from anchor_interp.models.batches import IGNORED, Batch, MaskedBatch, masked_batch, n_read
 from anchor_interp.models.finite import at_least_float32
 from anchor_interp.models.forward import place_logits, takes_fast_path
+from anchor_interp.models.shapes import most_positions
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.runs.config import RunConfig, most_positions
+from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.distributed import ALONE, Processes
-from anchor_interp.runs.loop import Batch, MaskedBatch, Objective
+from anchor_interp.runs.loop import Objective
 from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.examples import Dataset
 from anchor_interp.tasks.hashing import (
@@ -44,8 +46,6 @@ from anchor_interp.tasks.hashing import (
 _LOGGER = logging.getLogger(__name__)
 WINDOW = 16
 """Batches that are sorted by length together."""
-IGNORED = -100
-"""The target of a place that does not count."""
 
 
 class EpochOrders:
@@ -107,8 +107,8 @@ def make_objective(
 ) -> "LastObjective | MaskedObjective | Any":
     """The objective of a run on its training set, which is drawn if None."""
     examples = draw_training(config) if training is None else training
-    if config.task.network is not None:
-        return config.task.network.objective(config, examples, device)
+    if (own := config.task.objective(config, examples, device)) is not None:
+        return own
     kind = LastObjective if config.task.answers_last else MaskedObjective
     return kind(config, examples, device, processes)
 
@@ -180,8 +180,8 @@ class MaskedObjective(_OnTraining):
     def parts(self, step: int) -> Sequence[MaskedBatch]:
         """The batch, cut where a forward pass would have too many positions."""
         rows = self.processes.own(self.rows(step))
-        n_read = _n_read(int(self.training.lengths[rows].max()), self._length)
-        n_rows = max(1, most_positions(self.config.model.d_vocab) // n_read)
+        n_positions = n_read(int(self.training.lengths[rows].max()), self._length)
+        n_rows = max(1, most_positions(self.config.model.d_vocab) // n_positions)
         chosen = np.array_split(rows, -(-len(rows) // n_rows))
         return [
             masked_batch(
@@ -197,37 +197,6 @@ class MaskedObjective(_OnTraining):
             module, batch.tokens, batch.places, n_input_tokens=n_tokens, fast=fast
         )
         return batch.share * _cross_entropy(logits, batch.targets)
-
-
-def masked_batch(
-    examples: Dataset, length: int, device: torch.device, *, total: float | None = None
-) -> MaskedBatch:
-    """Examples as one batch of at most ``length`` positions.
-
-    ``total`` is the number of masked tokens by which the loss of a step is divided; None for these
-    examples' own. Targets are padded with :data:`IGNORED`.
-    """
-    mask = examples.mask[:, 1:]  # token i is predicted at position i - 1
-    n_rows, n_pos = mask.shape
-    rounded = _n_read(n_pos + 1, length)
-    tokens = np.zeros((n_rows, rounded), np.int64)
-    tokens[:, :n_pos] = examples.inputs
-    row, position = mask.nonzero()
-    places, targets = np.zeros((2, _up(len(row), 64)), np.int64)
-    places[: len(row)] = row * rounded + position
-    targets[: len(row)], targets[len(row) :] = examples.tokens[:, 1:][mask], IGNORED
-    arrays = (tokens, targets, places)
-    read, predicted, where = (torch.from_numpy(array).to(device) for array in arrays)
-    return MaskedBatch(read, predicted, 1.0 if total is None else len(row) / total, where)
-
-
-def _n_read(n_tokens: int, length: int) -> int:
-    """Positions of sequences of up to ``n_tokens`` tokens, of which the last is not read."""
-    return min(_up(n_tokens - 1, 4), length)
-
-
-def _up(n: int, step: int) -> int:
-    return -(-n // step) * step
 
 
 def answer_loss(

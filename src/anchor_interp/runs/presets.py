@@ -1,20 +1,19 @@
-"""Named runs; shapes are in :mod:`anchor_interp.models.shapes`, tasks in ``tasks.catalog``."""
+"""Named runs; shapes are in :mod:`anchor_interp.models.shapes`, tasks in ``tasks.catalog``.
+
+A run on a task of :mod:`anchor_interp.realistic` names it, and is made when it is asked for.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from anchor_interp._util.schema import check_name, checked
 from anchor_interp.models.shapes import MODELS, ModelConfig
 from anchor_interp.runs.config import RunConfig, TrainConfig, override
-from anchor_interp.tasks.addition import Addition
 from anchor_interp.tasks.anchor import TASKS
-from anchor_interp.tasks.catalog import named_task
-from anchor_interp.tasks.cogs import Cogs
-from anchor_interp.tasks.corpus import Corpus
-from anchor_interp.tasks.prontoqa import Prontoqa
-from anchor_interp.tasks.scan import Scan
+from anchor_interp.tasks.catalog import Catalog, named_task
 
 
 def _paper(multiplier: float) -> TrainConfig:
@@ -64,58 +63,75 @@ inferential model must also learn the exception (3, 4): with two or three layers
 spreads to (4, 3) for some seeds, so the recipe has four. ``docs/evidence/recipes_search.md`` lists
 what else was tried, ``recipes.md`` how each recipe does on ten fresh seeds."""
 
-PHASES: Mapping[str, RunConfig] = MappingProxyType(
+QUICKSTART: Mapping[str, RunConfig] = MappingProxyType(
     {name: RECIPES[name] for name in ("memorizing", "symmetric", "inferential")}
 )
 """The recipes of the quickstart."""
 
-_RUNS: dict[str, RunConfig] = {
+
+def _on(task: str, model: ModelConfig, train: TrainConfig, **changes: Any) -> RunConfig:
+    """A run on a named task with some fields changed."""
+    return RunConfig(replace(named_task(task), **changes), model, train=train)
+
+
+_RUNS: dict[str, Any] = {
     "tiny": RunConfig(_TASK),
     **RECIPES,
     "paper-1head": RunConfig(_NEURIPS, MODELS["paper-1head"], train=_paper(25)),
     "paper-gpt2": RunConfig(_TASK, MODELS["paper-gpt2"], train=_paper(15)),
-    "scan": RunConfig(
-        Scan(),
+    "scan": partial(
+        _on,
+        "scan-turn-left",
         replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=21, n_ctx=58),
-        train=TrainConfig(n_sequences=4_400, batch_size=64, lr=2e-3, steps=2_000),
+        TrainConfig(n_sequences=4_400, batch_size=64, lr=2e-3, steps=2_000),
     ),
-    "cogs": RunConfig(
-        Cogs(exposures=100),
+    "cogs": partial(
+        _on,
+        "cogs",
         replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=827, n_ctx=600),
-        train=TrainConfig(n_sequences=24_155, batch_size=64, lr=2e-3, steps=5_000, eval_every=500),
+        TrainConfig(n_sequences=24_155, batch_size=64, lr=2e-3, steps=5_000, eval_every=500),
+        exposures=100,
     ),
-    "addition": RunConfig(
-        Addition(largest=99), train=TrainConfig(n_sequences=8_559, lr=2e-3, steps=5_000)
+    "addition": partial(
+        _on, "addition-100", ModelConfig(), TrainConfig(n_sequences=8_559, lr=2e-3, steps=5_000)
     ),
-    "prontoqa": RunConfig(
-        Prontoqa(hops=2, chain_of_thought=False),
+    "prontoqa": partial(
+        _on,
+        "prontoqa-faithful",
         replace(_PRE, n_heads=4, d_model=64, d_head=16, d_vocab=50, n_ctx=229),
-        train=TrainConfig(n_sequences=1_000, batch_size=32, lr=2e-3, steps=1_500),
+        TrainConfig(n_sequences=1_000, batch_size=32, lr=2e-3, steps=1_500),
+        hops=2,
+        chain_of_thought=False,
     ),
-    "language-tiny": RunConfig(
-        Corpus(length=128),
+    "language-tiny": partial(
+        _on,
+        "corpus-both",
         MODELS["language-tiny"],
-        train=TrainConfig(n_sequences=40_000, batch_size=32, lr=2e-3, steps=2_000, eval_every=250),
+        TrainConfig(n_sequences=40_000, batch_size=32, lr=2e-3, steps=2_000, eval_every=250),
+        length=128,
     ),
-    "language-small": RunConfig(
-        Corpus(tokenizer="bpe", vocabulary=8_192, length=1_024),
+    "language-small": partial(
+        _on,
+        "corpus-both",
         replace(MODELS["language-small"], d_vocab=8_192),
-        train=_language(n_sequences=2_000, batch_size=64, steps=2_000),
+        _language(n_sequences=2_000, batch_size=64, steps=2_000),
+        tokenizer="bpe",
+        vocabulary=8_192,
+        length=1_024,
     ),
-    "language-medium": RunConfig(
-        Corpus(
-            source="hub:cerebras/SlimPajama-627B",
-            part="code",
-            tokenizer="bpe",
-            vocabulary=50_257,
-            length=1_024,
-            limit=40 * 10**9,
-        ),
+    "language-medium": partial(
+        _on,
+        "corpus-code",
         MODELS["language-medium"],
-        train=_language(steps=75_000, n_sequences=39_000_000, lr=3e-4, precision="bf16"),
+        _language(steps=75_000, n_sequences=39_000_000, lr=3e-4, precision="bf16"),
+        source="hub:cerebras/SlimPajama-627B",
+        tokenizer="bpe",
+        vocabulary=50_257,
+        length=1_024,
+        limit=40 * 10**9,
     ),
 }
-RUNS: Mapping[str, RunConfig] = MappingProxyType(_RUNS)
+RUNS: Catalog[RunConfig] = Catalog(_RUNS)
 """Complete runs. The ``paper-`` runs have the papers' settings at gamma 0.5. ``scan`` is the task
 of the complexity-control paper's figure 7A at a scale of minutes: about a fifth of its commands.
 ``cogs`` is figure 7B's, with sentences of our own or, with ``data="official"``, the official
@@ -138,4 +154,4 @@ def preset(name: str, **changes: Any) -> RunConfig:
 
 def name_preset(name: str, config: RunConfig) -> None:
     """Make a run of one's own known under a name, in this process, as a module of tasks may do."""
-    _RUNS[checked(name, str, "the preset's name")] = checked(config, RunConfig, "config")
+    RUNS[checked(name, str, "the preset's name")] = checked(config, RunConfig, "config")

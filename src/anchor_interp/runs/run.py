@@ -14,15 +14,15 @@ from anchor_interp._util.errors import ConfigError, StoreError, raising
 from anchor_interp._util.files import is_there
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, checked_path, from_dict
+from anchor_interp.behaviour.evaluation import evaluate
+from anchor_interp.behaviour.phase import Decision, Evaluation, Phase, decide
 from anchor_interp.models.decoding import generate
 from anchor_interp.models.exact import NAMES, exact_model, exact_shape
 from anchor_interp.models.networks import Network, as_transformer, build_network
 from anchor_interp.models.transformer import HookedTransformer, place
 from anchor_interp.runs.config import RunConfig, run_id
-from anchor_interp.runs.evaluation import evaluate
-from anchor_interp.runs.export import filled, save_weights
+from anchor_interp.runs.export import load_weights, save_weights
 from anchor_interp.runs.memory import check_model_fits, explained
-from anchor_interp.runs.phase import Evaluation, Phase, decide
 from anchor_interp.runs.store import Row, RunFolder
 from anchor_interp.runs.zoo import find
 from anchor_interp.tasks.anchor import TASKS
@@ -43,7 +43,7 @@ def model_at(
     """The model of a checkpoint, in ``eval`` mode; StoreError if it does not fit ``config``."""
     check_model_fits(config.model)  # before the file is read
     weights, where = folder.weights(step), f"{folder.path} at step {step}"
-    return place(filled(config.model, weights, where, dtype=dtype), device)
+    return place(load_weights(config.model, weights, where, dtype=dtype), device)
 
 
 def evaluate_run(
@@ -134,24 +134,46 @@ class Run(Readable):
     @property
     def evaluation(self) -> Evaluation:
         """The stored evaluation of the final checkpoint; StoreError if the run is not done."""
+        return self._stored()[0]
+
+    @property
+    def decision(self) -> Decision:
+        """The stored phase of the final checkpoint, with its reason; see :attr:`evaluation`."""
+        return self._stored()[1]
+
+    def _judged(self) -> tuple[Evaluation, Decision]:
+        """What ``result.json`` says."""
         result, path = self.folder.result(), self.folder.path / "result.json"
         if result is None:
             raise StoreError(f"{self.name} is not done; train it to the end first")
         if result.get("run_id") != run_id(self.config) or "evaluation" not in result:
             raise StoreError(f"{path} does not belong to this run; remove it")
         with raising(StoreError, f"{path} is damaged: ", "; restore it or remove it"):
+            decision = {name: result[name] for name in ("phase", "reason") if name in result}
             evaluation: Evaluation = from_dict(Evaluation, result["evaluation"])
-        return evaluation
+            return evaluation, from_dict(Decision, decision)
+
+    def judged(self, *, n: int = 500) -> tuple[Evaluation, Decision]:
+        """The evaluation and the phase of this checkpoint: stored if it is the final one of a run.
+
+        They are measured, with ``n`` as in :meth:`evaluate`, of any other checkpoint.
+        """
+        if self.folder.result() is not None:
+            stored = self._stored()
+            if stored[0].steps == self.step:
+                return stored
+        evaluation = self.evaluate(n=n)
+        return evaluation, decide(evaluation)
 
     @property
     def phase(self) -> Phase:
-        """The phase of the final checkpoint; see :attr:`evaluation`."""
-        return decide(self.evaluation).phase
+        """The stored phase of the final checkpoint."""
+        return self.decision.phase
 
     @property
     def reason(self) -> str:
         """The rule that decided the phase, with its numbers."""
-        return decide(self.evaluation).reason
+        return self.decision.reason
 
     @property
     def training(self) -> Dataset | None:
@@ -169,7 +191,7 @@ class Run(Readable):
         return {step: measure(self.at(step).model) for step in self.steps}
 
     def evaluate(self, *, n: int = 500, seed: int = 0) -> Evaluation:
-        """Measure the model of this checkpoint on the run's own task and training sequences.
+        """Measure the model of this checkpoint afresh, on the run's task and training sequences.
 
         Warns if the files that the task reads are not those of the training.
         """
@@ -244,6 +266,11 @@ class ExactRun(Run):
     def evaluation(self) -> Evaluation:
         """The model's evaluation."""
         return self.evaluate()
+
+    @property
+    def decision(self) -> Decision:
+        """The phase that follows from it."""
+        return decide(self.evaluation)
 
 
 def load(

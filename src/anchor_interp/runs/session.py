@@ -11,30 +11,26 @@ from jaxtyping import Integer
 from anchor_interp._util.environment import BIT_FOR_BIT, StopRequest, describe_environment, now
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import to_dict
+from anchor_interp.behaviour.evaluation import predict
+from anchor_interp.behaviour.phase import decide
+from anchor_interp.behaviour.scoring import right_answers, token_scores
 from anchor_interp.models.networks import Network, as_transformer
 from anchor_interp.runs.config import RunConfig, last_step, run_id, total_decay
-from anchor_interp.runs.evaluation import predict
 from anchor_interp.runs.loop import StepEvent, TrainState, check_finite_weights
-from anchor_interp.runs.phase import decide
 from anchor_interp.runs.run import evaluate_run, model_at
-from anchor_interp.runs.scoring import right_answers, token_scores
-from anchor_interp.runs.store import Row
-from anchor_interp.runs.writer import RunWriter
+from anchor_interp.runs.store import Row, RunWriter
 from anchor_interp.tasks.contract import draw_aspects, draw_baselines, draw_examples
 from anchor_interp.tasks.examples import Dataset, SplitRole
 
-_PROBES = 512
 _LOGGER = logging.getLogger(__name__)
 
 
 class Session:
     """Starts or resumes a run whose folder is held for writing, and records its training."""
 
-    def __init__(
-        self, writer: RunWriter, config: RunConfig, training: Dataset, device: torch.device
-    ) -> None:
-        self.writer, self.config, self.training = writer, config, training
-        self.probes = Probes(config, training)
+    def __init__(self, writer: RunWriter, probes: "Probes", device: torch.device) -> None:
+        self.writer, self.probes = writer, probes
+        self.config, self.training = probes.config, probes.training
         self.latest: Row = {}
         """The newest value of every metric."""
         self.fitted_step: int | None = None
@@ -184,12 +180,13 @@ class Probes:
     """Small fixed sets of examples for the accuracies along training."""
 
     def __init__(self, config: RunConfig, training: Dataset) -> None:
+        self.config, self.training = config, training
         self._task = task = config.task
         # another seed than the final evaluation's, so that curve and verdict are independent
         draw = functools.partial(draw_examples, task, seed=1)
-        most = _PROBES if task.network is None else task.network.most_probes
         self._sets: list[tuple[SplitRole, Dataset]] = []
         for split in task.splits:
+            most = task.most_probes
             n = most if split.size is None else min(most, split.size)
             part = training.rows(slice(most)) if split.role == "train" else draw(split.name, n)
             draw_aspects(task, part)  # a fault is found before the training, not after it

@@ -17,9 +17,8 @@ from anchor_interp.runs.memory import check_training_fits, explained, memory_adv
 from anchor_interp.runs.objectives import draw_training, make_objective
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.session import Probes, Session, is_done
-from anchor_interp.runs.store import Row
+from anchor_interp.runs.store import Row, writing
 from anchor_interp.runs.tracking import Track, check_tracker, tracking
-from anchor_interp.runs.writer import writing
 
 _NARROW = 256
 _BEFORE = "stopped before training began; give the same command again"
@@ -88,25 +87,32 @@ def _lead(
     quiet: bool,
     track: Track | None,
 ) -> None:
-    """Train and judge in the process that writes."""
+    """In the process that writes: prepare, train, judge."""
     with group.leading() as start:
-        training = None
-        if not is_there(path / "config.json"):
-            with stopped.at_once(_BEFORE):
-                training = draw_training(config)
-                Probes(config, training)  # a task with wrong examples leaves no folder behind
+        # before the folder is made: a task with wrong examples leaves none behind
+        is_new = not is_there(path / "config.json")
+        probes = _prepare(config, stopped) if is_new else None
         with writing(path, config) as writer:
             if is_done(writer, config):
                 return
+            probes = probes or _prepare(config, stopped)
             with stopped.at_once(_BEFORE):
-                objective = make_objective(config, target, training, group)
-            session = Session(writer, config, objective.training, target)
+                objective = make_objective(config, target, probes.training, group)
+            session = Session(writer, probes, target)
             start(session.state)
-            with tracking(track, path, config, writer.metrics()) as show:
-                steps, size = config.train.steps, config.train.batch_size
-                with reporting_one(path.name, steps, batch_size=size, quiet=quiet) as progress:
-                    _train(session, objective, group, stopped, show, progress)
+            steps, size = config.train.steps, config.train.batch_size
+            with (
+                tracking(track, path, config, writer.metrics()) as show,
+                reporting_one(path.name, steps, batch_size=size, quiet=quiet) as progress,
+            ):
+                _train(session, objective, group, stopped, show, progress)
             session.judge(stopped)
+
+
+def _prepare(config: RunConfig, stopped: environment.StopRequest) -> Probes:
+    """Draw the training set and the probes along training."""
+    with stopped.at_once(_BEFORE):
+        return Probes(config, draw_training(config))
 
 
 def _train(

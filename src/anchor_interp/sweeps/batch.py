@@ -25,8 +25,8 @@ from anchor_interp.runs.config import RunConfig, memory_bytes, shape_key
 from anchor_interp.runs.loop import StepEvent, check_finite_step
 from anchor_interp.runs.memory import check_training_fits, explained, memory_advice
 from anchor_interp.runs.objectives import draw_training
-from anchor_interp.runs.session import Session, is_done
-from anchor_interp.runs.writer import writing
+from anchor_interp.runs.session import Probes, Session, is_done
+from anchor_interp.runs.store import writing
 from anchor_interp.sweeps.engine import RunResult
 from anchor_interp.sweeps.stacked import Member, Stack
 from anchor_interp.tasks.examples import Dataset
@@ -146,7 +146,8 @@ class _Batch:
                 if (task, n, seed) not in self._drawn:
                     self._drawn[task, n, seed] = draw_training(config)
             with explained("starting or resuming a run", memory_advice(config)):
-                session = Session(writer, config, self._drawn[task, n, seed], self._device)
+                probes = Probes(config, self._drawn[task, n, seed])
+                session = Session(writer, probes, self._device)
             self._sessions[name], self._held[name] = session, held.pop_all()
 
     def _train_until_one_ends(self) -> Iterator[RunResult]:

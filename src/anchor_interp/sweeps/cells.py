@@ -15,9 +15,16 @@ from typing import Any, Literal
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.analysis.statistics import mean_interval
-from anchor_interp.runs.phase import PAPER, CellAccuracy, Evaluation, Phase, classify, near_lines
-from anchor_interp.sweeps.columns import State as RunStatus
-from anchor_interp.sweeps.settings import TableRow, Value
+from anchor_interp.behaviour.phase import (
+    MEASUREMENTS,
+    PAPER,
+    CellAccuracy,
+    Evaluation,
+    Phase,
+    classify,
+    near_lines,
+)
+from anchor_interp.sweeps.columns import RunStatus, TableRow, Value
 
 RunState = Literal[Phase, "diverged", "failed", "unfinished", "missing"]
 """The phase of a finished run; otherwise, why it has none."""
@@ -32,11 +39,7 @@ PHASE_INDEX: Mapping[str | None, int] = {
 }  # fmt: skip
 """The complexity-control paper's index of a phase (section IV); the others have none."""
 MEASURES: dict[str, str] = {
-    "train_accuracy": "training accuracy",
-    "id_accuracy": "ID accuracy",
-    "ood_accuracy": "OOD accuracy",
-    "symmetric_accuracy": "symmetric answers",
-    "commutativity": "commutativity",
+    **{name: words for name, words in MEASUREMENTS.items() if name != "key_dependence"},
     "stable_rank": "stable rank of W_Q L0",
     "stable_rank_ratio": "stable rank, relative to initialisation",
 }
@@ -44,39 +47,11 @@ MEASURES: dict[str, str] = {
 Further columns with numbers are measures if a diagram maps them."""
 BEST_OF = ("train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy")
 """The measures that ``best_over`` applies to."""
-
-_RULE = (
-    "train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy", "commutativity",
-    "key_dependence",
+OF_RUN = (
+    "run_id", "slot", "seed", "status", "phase", "state", "censored", "reason", "near",
+    "total_decay", "seconds", "poor_id", "poor_commutativity",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class RunMark:
-    """One run in its cell."""
-
-    run_id: str
-    slot: int
-    """Its place in the cell; runs of one seed have the same place in every cell."""
-    seed: int
-    status: RunStatus
-    phase: Phase | None
-    state: RunState
-    censored: bool
-    """Whether its final phase is unknown: not done, diverged or undertrained."""
-    reason: str
-    """Why it has its phase, or what went wrong."""
-    near: tuple[str, ...]
-    """Its measurements near a line between phases (:func:`anchor_interp.runs.phase.near_lines`)."""
-    total_decay: float | None
-    seconds: float | None
-    values: dict[str, float | None]
-    """Its :data:`MEASURES`, and the further columns that are mapped."""
-    poor_id: bool
-    """ID accuracy below 0.9."""
-    poor_commutativity: bool
-    """Commutativity below 0.7, on a task without a symmetric target. On a task with one, an
-    inferential model does not commute either."""
+"""What ``diagram.json`` says of a run beside its measures."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +76,8 @@ class Cell:
     x: Value
     y: Value
     """None without a vertical axis."""
-    runs: tuple[RunMark, ...]
+    runs: tuple[TableRow, ...]
+    """The rows of :func:`shown_row`."""
     states: dict[RunState, int]
     phase: Phase | None
     """The most frequent phase; None in a tie, or if no run is done."""
@@ -109,54 +85,65 @@ class Cell:
     poor_id: bool
     """Mean ID accuracy below 0.9: the shaded zone."""
     poor_commutativity: bool
-    """Mean commutativity below 0.7; see :attr:`RunMark.poor_commutativity`."""
+    """Mean commutativity below 0.7, without a symmetric target."""
 
 
-def make_mark(row: TableRow, slot: int, maps: Sequence[str] = ()) -> RunMark:
-    """The mark of one run; ``maps`` are further columns that are measures.
+def shown_row(row: TableRow, slot: int, maps: Sequence[str] = ()) -> TableRow:
+    """The row of one run with what a diagram shows of it; ``maps`` are further measures.
+
+    Besides, it holds
+
+    * ``slot``: its place in the cell; runs of one seed have the same place in every cell,
+    * ``state``: its :data:`RunState`; ``reason``: why it has its phase, or what went wrong,
+    * ``censored``: whether its final phase is unknown: not done, diverged or undertrained,
+    * ``near``: what :func:`anchor_interp.behaviour.phase.near_lines` says of its measurements,
+    * its measures, all None if it is not done, ``stable_rank_ratio`` among them,
+    * ``poor_id``: ID accuracy below 0.9, and ``poor_commutativity``: commutativity below 0.7, on a
+      task without a symmetric target. On a task with one, an inferential model does not commute
+      either.
 
     ConfigError if a row has an invalid status, phase or measure.
     """
     run_id = str(row.get("run_id"))
     status: RunStatus = checked(row.get("status"), RunStatus, f"status of run {run_id}")
-    phase: Phase | None = None
+    is_done, phase = status == "done", None
     values: dict[str, float | None] = dict.fromkeys((*MEASURES, *maps))
-    if status == "done":
+    if is_done:
         phase = checked(row.get("phase"), Phase, f"phase of run {run_id}")
         values |= {name: _number(row, name) for name in values}
         now, start = values["stable_rank"], _number(row, "stable_rank_at_init")
         values["stable_rank_ratio"] = now / start if now is not None and start else None
     undone: RunState = status if status in ("diverged", "failed", "missing") else "unfinished"
     poor_id, poor_commutativity = _poor(values)
-    return RunMark(
-        run_id=run_id,
-        slot=slot,
-        seed=seed_of(row),
-        status=status,
-        phase=phase,
-        state=phase or undone,
-        censored=status != "done" or phase == "undertrained",
-        reason=str(row.get("reason" if status == "done" else "error") or ""),
-        near=_near(row, phase),
-        total_decay=_number(row, "total_decay"),
-        seconds=_number(row, "seconds"),
-        values=values,
-        poor_id=poor_id,
-        poor_commutativity=poor_commutativity,
-    )
+    sizes = {name: _number(row, name) for name in ("total_decay", "seconds")}
+    return row | sizes | values | {
+        "run_id": row.get("run_id"),
+        "slot": slot,
+        "seed": seed_of(row),
+        "phase": phase,
+        "state": phase or undone,
+        "censored": not is_done or phase == "undertrained",
+        "reason": str(row.get("reason" if is_done else "error") or ""),
+        "near": _near(row, phase),
+        "poor_id": poor_id,
+        "poor_commutativity": poor_commutativity,
+    }  # fmt: skip
 
 
 def _near(row: TableRow, phase: Phase | None) -> tuple[str, ...]:
     """The measurements near a line, as far as the row holds what the rule reads."""
-    shares: dict[str, Any] = {name: _number(row, name) for name in _RULE}
+    shares: dict[str, Any] = {name: _number(row, name) for name in MEASUREMENTS}
     if phase is None or (shares["ood_accuracy"] is not None and shares["key_dependence"] is None):
-        return ()  # OOD accuracy without anchors has a line of its own, which rows do not hold
+        # without anchors the line of OOD accuracy depends on the task's chance and shortcuts, which
+        # rows do not hold
+        return ()
     fresh = _number(row, "seen_train_keys")
     evaluation = Evaluation(
         **shares, cells=CellAccuracy(fresh, None, None, None), steps=None, pair_accuracy=(),
         unseen=(), stable_rank=None, stable_rank_at_init=None, condensation=None,
         condensation_at_init=None, n=1, seed=0,
     )  # fmt: skip
+    # if the rule reads more than the row holds, it may give another phase: then no line is known
     return near_lines(evaluation) if classify(evaluation) == phase else ()
 
 
@@ -165,24 +152,26 @@ def seed_of(row: TableRow) -> int:
     return int(_number(row, "seed") or 0)
 
 
-def make_cell(number: int, x: Value, y: Value, runs: tuple[RunMark, ...], *, best: bool) -> Cell:
+def make_cell(
+    number: int, x: Value, y: Value, runs: tuple[TableRow, ...], *, maps: Sequence[str], best: bool
+) -> Cell:
     """A cell of these runs; with ``best``, each seed counts with its best accuracies."""
-    names = runs[0].values
+    names = (*MEASURES, *maps)
     measures = {name: measured(runs, name, best=best and name in BEST_OF) for name in names}
-    phases = Counter(run.phase for run in runs if run.phase).most_common(2)
+    phases = Counter(run["phase"] for run in runs if run["phase"]).most_common(2)
     tie = len(phases) == 2 and phases[0][1] == phases[1][1]
     phase = phases[0][0] if phases and not tie else None
-    states = in_order(Counter(run.state for run in runs))
+    states = in_order(Counter(run["state"] for run in runs))
     poor = _poor({name: of_cell.mean for name, of_cell in measures.items()})
     return Cell(number, x, y, runs, states, phase, measures, *poor)
 
 
-def measured(runs: Sequence[RunMark], name: str, *, best: bool = False) -> Measured:
+def measured(runs: Sequence[TableRow], name: str, *, best: bool = False) -> Measured:
     """One measure over some runs: of every run, or the best of each seed."""
     values: dict[int, float | None] = {}
     for run in runs:
-        key = run.seed if best else run.slot
-        both = (values.get(key), run.values[name])
+        key = run["seed" if best else "slot"]
+        both = values.get(key), run[name]
         values[key] = max((value for value in both if value is not None), default=None)
     known = [value for value in values.values() if value is not None]
     if len(known) < 2:
@@ -211,7 +200,7 @@ def _number(row: TableRow, name: str) -> float | None:
 
 
 def _poor(values: Mapping[str, float | None]) -> tuple[bool, bool]:
-    """Whether ID accuracy is poor, and commutativity; see :class:`RunMark`."""
+    """Whether ID accuracy is poor, and commutativity; see :func:`shown_row`."""
     known = {name: value for name, value in values.items() if value is not None}
     not_commuting = known.get("commutativity", 1) < PAPER.commutativity
     poor_id = known.get("id_accuracy", 1) < PAPER.id

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import shown
-from anchor_interp.sweeps.columns import CIRCUMSTANCES
-from anchor_interp.sweeps.folder import read_table
-from anchor_interp.sweeps.settings import (
+from anchor_interp.sweeps.columns import (
+    CIRCUMSTANCES,
     TableRow,
     Value,
     check_column,
@@ -21,6 +20,7 @@ from anchor_interp.sweeps.settings import (
     sort_key,
     words,
 )
+from anchor_interp.sweeps.folder import read_table
 
 FEWEST = 5  # runs of a kind, below which nothing is compared
 _YES, _NO = ("true", "yes", "1", "1.0"), ("false", "no", "0", "0.0", "")

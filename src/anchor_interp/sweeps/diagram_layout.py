@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import shown
 from anchor_interp.sweeps.cells import seed_of
-from anchor_interp.sweeps.settings import (
+from anchor_interp.sweeps.columns import (
     PREFERRED,
     TableRow,
     check_column,

@@ -15,28 +15,30 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import to_dict
 from anchor_interp.sweeps.cells import (
     MEASURES,
+    OF_RUN,
     Cell,
-    RunMark,
     RunState,
     in_order,
     make_cell,
-    make_mark,
+    shown_row,
 )
-from anchor_interp.sweeps.columns import NUMERIC, kind_of
-from anchor_interp.sweeps.compared import distinct_runs
-from anchor_interp.sweeps.diagram_layout import Layout, choose_layout, slots_of
-from anchor_interp.sweeps.settings import (
+from anchor_interp.sweeps.columns import (
     ANCHORS,
+    NUMERIC,
     TableRow,
     Value,
     check_column,
     group,
+    kind_of,
     label,
     rows_where,
     values_of,
 )
+from anchor_interp.sweeps.compared import distinct_runs
+from anchor_interp.sweeps.diagram_layout import Layout, choose_layout, slots_of
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class Diagrams:
         return [cell for diagram in self.diagrams for cell in diagram.cells]
 
     @property
-    def runs(self) -> list[RunMark]:
+    def runs(self) -> list[TableRow]:
         """The runs of all cells."""
         return [run for cell in self.cells for run in cell.runs]
 
@@ -144,7 +146,7 @@ def phase_diagrams(
         rows: one run each; a run's rows count once
             (:func:`anchor_interp.sweeps.compared.distinct_runs`).
         x: the setting of the horizontal axis; by default the first of
-            :data:`anchor_interp.sweeps.settings.PREFERRED` that varies, else another that does.
+            :data:`anchor_interp.sweeps.columns.PREFERRED` that varies, else another that does.
         y: the setting of the vertical axis; by default as for ``x``.
         where: the value, or a list of values, to keep, by column.
         best_over: settings such as ``lr``: each seed counts with its best accuracy over their
@@ -164,15 +166,10 @@ def phase_diagrams(
     layout = choose_layout(kept, x, y, _names(best_over))
     further = _further(kept, _names(maps))
     slots = slots_of(kept, layout)
-    placed = sorted(
-        (
-            row | {"mark": make_mark(row, slot, further)}
-            for row, slot in zip(kept, slots, strict=True)
-        ),
-        key=lambda row: row["mark"].slot,
-    )
+    shown = [shown_row(row, slot, further) for row, slot in zip(kept, slots, strict=True)]
+    shown.sort(key=lambda row: row["slot"])
     return Diagrams(
-        diagrams=tuple(_diagrams(placed, layout)),
+        diagrams=tuple(_diagrams(shown, layout, further)),
         where=conditions,
         best_over=layout.n_choices(kept),
         follows={name: values_of(kept, name) for name in layout.following},
@@ -186,17 +183,17 @@ def _names(given: str | Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def _diagrams(placed: Sequence[TableRow], layout: Layout) -> Iterator[Diagram]:
-    """One diagram for each combination of the facets, of rows by slot with their ``mark``."""
-    slots, number = 1 + max(row["mark"].slot for row in placed), itertools.count()
-    seeds = tuple(sorted({row["mark"].seed for row in placed}))
-    for facet, rows in group(placed, layout.facets):
+def _diagrams(shown: Sequence[TableRow], layout: Layout, maps: Sequence[str]) -> Iterator[Diagram]:
+    """One diagram for each combination of the facets, of rows by slot."""
+    slots, number = 1 + max(row["slot"] for row in shown), itertools.count()
+    seeds = tuple(sorted({row["seed"] for row in shown}))
+    for facet, rows in group(shown, layout.facets):
         axes = [Axis(name, label(name), values_of(rows, name)) for name in layout.axes]
         cells = []
         for place, of_cell in group(rows, layout.axes[::-1]):
-            runs = tuple(row["mark"] for row in of_cell)
             x, y = place[layout.x], place[layout.y] if layout.y else None
-            cells.append(make_cell(next(number), x, y, runs, best=bool(layout.best)))
+            best = bool(layout.best)
+            cells.append(make_cell(next(number), x, y, tuple(of_cell), maps=maps, best=best))
         yield Diagram(facet, axes[0], axes[1] if layout.y else None, slots, seeds, tuple(cells))
 
 
@@ -211,7 +208,7 @@ def _further(rows: Sequence[TableRow], maps: Sequence[str]) -> tuple[str, ...]:
 
 def summary(diagrams: Diagrams) -> Iterator[dict[str, Value]]:
     """One row per cell: its place, how many runs are in each state, and the means."""
-    states = in_order(Counter(run.state for run in diagrams.runs))
+    states = in_order(Counter(run["state"] for run in diagrams.runs))
     for diagram in diagrams.diagrams:
         for cell in diagram.cells:
             row = diagram.place(cell) | {"phase": cell.phase, "runs": len(cell.runs)}
@@ -220,3 +217,16 @@ def summary(diagrams: Diagrams) -> Iterator[dict[str, Value]]:
                 row |= {f"{name}_n": measured.n, name: measured.mean}
                 row |= {f"{name}_low": measured.low, f"{name}_high": measured.high}
             yield row | {"poor_id": cell.poor_id, "poor_commutativity": cell.poor_commutativity}
+
+
+def to_plain(diagrams: Diagrams) -> dict[str, Any]:
+    """The contents of ``diagram.json``; ``values`` are the measures of a run."""
+    plain: dict[str, Any] = to_dict(diagrams)
+    for cell in (cell for diagram in plain["diagrams"] for cell in diagram["cells"]):
+        cell["runs"] = [
+            {name: run[name] for name in OF_RUN}
+            | {"run_id": str(run["run_id"])}
+            | {"values": {name: run[name] for name in cell["measures"]}}
+            for run in cell["runs"]
+        ]
+    return plain

@@ -28,11 +28,11 @@ from anchor_interp.analysis.statistics import (
     permutation_p,
     student_quantile,
 )
+from anchor_interp.sweeps.columns import TableRow, Value, label, word
 from anchor_interp.sweeps.compared import FEWEST as FEWEST
 from anchor_interp.sweeps.compared import compared
-from anchor_interp.sweeps.settings import TableRow, Value, label, word
 
-Verdict = Literal[
+Support = Literal[
     "supported", "not supported", "reversed", "inconclusive", "nothing comparable",
     "not answerable here",
 ]  # fmt: skip
@@ -90,6 +90,8 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
     with its values in shuffled runs (Freedman and Lane 1983; Janssen 1997). None if levels and
     given settings determine the setting in all strata, or if there are too few clusters.
     """
+    # Levels and given settings go out of setting and number first: the slope through what is left,
+    # x'y / x'x, is that of the whole model (Frisch, Waugh and Lovell).
     ends = [(s.x.min(), s.x.max()) for s in strata]
     span = max(high for _, high in ends) - min(low for low, _ in ends) if strata else 0.0
     bases = [_basis(s.given if s.given is not None else np.zeros((len(s.x), 0))) for s in strata]
@@ -99,23 +101,19 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
         return None
     x, y = (np.concatenate(column) for column in zip(*rests, strict=True))
     x, leverage = x / span, np.concatenate([(basis**2).sum(1) for basis in bases])
+    # HC3 divides a residual by 1 - h, the share of its own number that the fit does not take up
     slack = np.maximum(1 - leverage - x**2 / power, 1e-6)
-    clusters = {c: i for i, c in enumerate(dict.fromkeys(c for s in strata for c in s.clusters))}
+    clusters = _numbered(strata)
     df = float(len(clusters) - sum(basis.shape[1] for basis in bases) - 1)
     if df < 1:
         return None
     together = np.zeros((len(x), len(clusters)))
     together[np.arange(len(x)), [clusters[c] for s in strata for c in s.clusters]] = 1
-    numbers = np.empty((1 + statistics.DRAWN, len(x)))  # as they are, and in other orders
-    numbers[0], start = y, 0
-    for (_, number), basis, orders in zip(rests, bases, shuffles(strata), strict=True):
-        moved = numbers[1:, start : (start := start + len(number))]
-        moved[:] = number[orders]
-        if basis.shape[1] > 1:  # a level alone is 0 in any order
-            moved -= moved @ basis @ basis.T
-    effects = numbers @ x / power
-    numbers -= np.outer(effects, x)
+    numbers = _in_other_orders(strata, [number for _, number in rests], bases)
+    effects = numbers @ x / power  # [order]
+    numbers -= np.outer(effects, x)  # residuals [order, run]
     numbers *= x / slack
+    # the scores of a cluster add up before they are squared, so that its runs count as one
     scores = numbers if len(clusters) == len(x) else numbers @ together
     errors = np.linalg.norm(scores, axis=1) / power
     effect, error = float(effects[0]), float(errors[0])
@@ -123,10 +121,29 @@ def line(strata: Sequence[Stratum]) -> Estimate | None:
     finds = reach + float(t.ppf(POWER, df)) * error
     if not (y @ y):  # the number is the same in all runs of a stratum
         return Estimate(effect, effect, effect, 1.0, finds)
-    sines = np.abs(effects) / np.maximum(np.hypot(effects, errors), 1e-300)  # they order as t does
+    # effect / error may divide by 0; effect / hypot(effect, error) orders the same way and does not
+    sines = np.abs(effects) / np.maximum(np.hypot(effects, errors), 1e-300)
     size = max(largest(s.y) for s in strata) / largest(y)
     p = permutation_p(float(sines[0]), sines[1:], exact=False, size=size)
     return Estimate(effect, effect - reach, effect + reach, p, finds)
+
+
+def _in_other_orders(
+    strata: Sequence[Stratum], numbers: Sequence[Floats], bases: Sequence[Floats]
+) -> Floats:
+    """The numbers of all strata as they are, then shuffled: [1 + draw, run].
+
+    What levels and given settings leave is shuffled, and these are taken out again (Freedman and
+    Lane 1983).
+    """
+    rows, start = np.empty((1 + statistics.DRAWN, sum(map(len, numbers)))), 0
+    rows[0] = np.concatenate(numbers)
+    for number, basis, orders in zip(numbers, bases, shuffles(strata), strict=True):
+        moved = rows[1:, start : (start := start + len(number))]
+        moved[:] = number[orders]
+        if basis.shape[1] > 1:  # a level alone is 0 in any order
+            moved -= moved @ basis @ basis.T
+    return rows
 
 
 def standard(values: Floats) -> Floats:
@@ -140,9 +157,14 @@ def standard(values: Floats) -> Floats:
     return ranks / length if length else ranks
 
 
+def _numbered(strata: Sequence[Stratum]) -> Mapping[Hashable, int]:
+    """The clusters of all strata, numbered in their order."""
+    return {c: i for i, c in enumerate(dict.fromkeys(c for s in strata for c in s.clusters))}
+
+
 def shuffles(strata: Sequence[Stratum], *, seed: int = 0) -> Sequence[Any]:
     """For each stratum orders of its runs ([draw, run]), in which clusters move together."""
-    names = {c: i for i, c in enumerate(dict.fromkeys(c for s in strata for c in s.clusters))}
+    names = _numbered(strata)
     places = tuple(tuple(names[c] for c in stratum.clusters) for stratum in strata)
     return _shuffles(places, len(names), seed, statistics.DRAWN)
 
@@ -181,7 +203,7 @@ def _without(basis: Floats, values: Floats) -> Floats:
     return rest if np.linalg.norm(rest) > ROUNDING * np.linalg.norm(values) else np.zeros_like(rest)
 
 
-def decide(estimate: Estimate, least: float, p: float | None = None) -> tuple[Verdict, str]:
+def decide(estimate: Estimate, least: float, p: float | None = None) -> tuple[Support, str]:
     """The verdict on an effect, positive as claimed, and its reason; ``p`` may be an adjusted one.
 
     An effect that is there, by p and by its interval, decides, whichever way it points. Runs that
@@ -219,7 +241,7 @@ class Effect:
     """Runs that do not count, or that nothing can be compared with."""
     found: Estimate | None
     least: float
-    verdict: Verdict
+    verdict: Support
     reason: str
     strata: Mapping[str, "Effect"] = field(default_factory=dict)
     """The same inside each stratum, by its values."""
@@ -300,7 +322,7 @@ def effect(
         estimate = (line if kinds else trend)(list(map(stratum, strata.values())))
         n, n_out = (sum(map(len, some.values())) for some in (strata, out))
         why = ", ".join(f"{len(names)} {why}" for why, names in out.items())
-        verdict: Verdict = "nothing comparable"
+        verdict: Support = "nothing comparable"
         reason = f"a stratum needs {FEWEST} runs{' of either kind' if kinds else ''}; "
         reason += f"{n_out} of {n + n_out} runs are left out" + (f": {why}" if why else "")
         if estimate is not None:

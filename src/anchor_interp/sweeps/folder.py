@@ -29,10 +29,9 @@ from anchor_interp._util import errors, files
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreError, raising
 from anchor_interp._util.lock import Lock, NoLocksError, is_held
 from anchor_interp._util.schema import checked_path, digest
-from anchor_interp.runs.phase import Phase
-from anchor_interp.sweeps.columns import COLUMNS, STATES, State, aligned
+from anchor_interp.behaviour.phase import Phase
+from anchor_interp.sweeps.columns import COLUMNS, STATES, RunStatus, TableRow, aligned
 from anchor_interp.sweeps.rows import planned_row, updated_row
-from anchor_interp.sweeps.settings import TableRow
 from anchor_interp.sweeps.spec import MAX_BYTES, Grid, Sweep, read_sweep, to_plain, written
 from anchor_interp.sweeps.table_files import DAMAGES, from_csv, from_parquet, to_parquet
 
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1  # of failures
 MAX_TABLE_BYTES = 1 << 30
-ENDED: frozenset[State] = frozenset(("done", "diverged"))
+ENDED: frozenset[RunStatus] = frozenset(("done", "diverged"))
 """States of runs that are not trained any more."""
 _PATIENCE_SECONDS = 60.0
 _OURS = frozenset(("spec.yaml", "runs", "failures", "table.parquet"))
@@ -124,7 +123,7 @@ class SweepFolder:
             files.write_output(self.path / "table.parquet", to_parquet(rows, spec=spec))
         return rows
 
-    def state(self, name: str) -> State:
+    def state(self, name: str) -> RunStatus:
         """What a run's folder shows."""
         run = self.runs / name
         if files.is_there(run / "result.json"):
@@ -135,7 +134,7 @@ class SweepFolder:
             return "diverged" if failure.kind == errors.DivergedError.__name__ else "failed"
         return "begun" if files.is_there(run / "config.json") else "missing"
 
-    def states(self, names: Iterable[str]) -> dict[str, State]:
+    def states(self, names: Iterable[str]) -> dict[str, RunStatus]:
         """The states of several runs; runs without a folder or an error cost nothing."""
         there = {*_names(self.runs), *(name[:-5] for name in _names(self.path / "failures"))}
         return {name: self.state(name) if name in there else "missing" for name in names}
@@ -231,7 +230,7 @@ def read_table(path: str | Path, *, whole: bool = True) -> list[TableRow]:
     return list(rows)
 
 
-def counts(rows: Iterable[TableRow]) -> dict[State, int]:
+def counts(rows: Iterable[TableRow]) -> dict[RunStatus, int]:
     """How many runs are in each state that occurs."""
     number = Counter(row["status"] for row in rows)
     return {state: number[state] for state in STATES if number[state]}

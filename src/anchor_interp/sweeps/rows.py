@@ -10,23 +10,29 @@ from anchor_interp._util.errors import StoreError
 from anchor_interp._util.rounding import decimal
 from anchor_interp._util.schema import from_dict
 from anchor_interp.analysis.mechanism import kept_fingerprint
+from anchor_interp.behaviour.phase import Evaluation
+from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.runs.config import RunConfig, last_step, total_decay
 from anchor_interp.runs.measurements import kept_columns
-from anchor_interp.runs.phase import Evaluation
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.sweeps.columns import (
     ALONG,
+    ANCHORS,
     CELLS,
     CIRCUMSTANCES,
     COLUMNS,
     LAST_SESSION,
     MEASURED,
     MECHANISM,
+    OF_MODEL,
+    OF_TASK,
+    OWN,
+    TASK_SETTINGS,
     VERSIONS,
-    State,
+    RunStatus,
+    TableRow,
     kind_of,
 )
-from anchor_interp.sweeps.settings import ANCHORS, OF_MODEL, OF_TASK, OWN, TASK_SETTINGS, TableRow
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS, task_name
 from anchor_interp.tasks.task import Task, plain_fields
@@ -37,7 +43,7 @@ def planned_row(name: str, config: RunConfig) -> TableRow:
     row: TableRow = dict.fromkeys(COLUMNS)
     row |= {"run_id": name, "task": task_name(config.task), "seed": config.seed}
     row |= _task_columns(config.task)
-    prefix = "" if config.task.network is None else OF_MODEL
+    prefix = "" if isinstance(config.model, ModelConfig) else OF_MODEL
     row |= {prefix + name: value for name, value in plain_fields(config.model).items()}
     for part in (config.init, config.train):
         row |= {name: decimal(value) for name, value in vars(part).items() if name in COLUMNS}
@@ -50,12 +56,12 @@ def _task_columns(task: Task) -> TableRow:
     for name, value in ({"length": task.length} | plain_fields(task)).items():
         shared = name in TASK_SETTINGS and kind_of([value]) in (COLUMNS[name], None)
         row[name if shared else OF_TASK + name] = value
-    if isinstance(task, AnchorTask) and task not in NAMED_TASKS.values():
+    if isinstance(task, AnchorTask) and task_name(task) not in NAMED_TASKS:
         row[ANCHORS] = ", ".join(f"{each.token}: {each.function}" for each in task.anchors)
     return row
 
 
-def updated_row(row: TableRow, run: Path, state: State, error: str | None) -> TableRow:
+def updated_row(row: TableRow, run: Path, state: RunStatus, error: str | None) -> TableRow:
     """A row, brought up to date with its run's folder.
 
     ``error`` is why the run did not end. A finished run's row stays as it is while ``result.json``

@@ -31,7 +31,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from anchor_interp.models.forward import place_logits, takes_fast_path
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs import loop, objectives
-from anchor_interp.runs.config import RunConfig, TrainConfig
+from anchor_interp.runs.config import RunConfig, TrainConfig, learning_rate
 from anchor_interp.runs.cuda_graph import CudaGraph
 from anchor_interp.tasks.examples import Dataset
 
@@ -102,7 +102,7 @@ class Stack:
                 break
         steps = [member.state.step for member in self._members]
         self._steps.copy_(torch.tensor(steps, device="cpu")[:, None])
-        rates = [loop.learning_rate(one.config.train, one.state.step - 1) for one in self._members]
+        rates = [learning_rate(one.config.train, one.state.step - 1) for one in self._members]
         return list(map(loop.StepEvent, steps, losses.cpu(), norms.cpu(), rates))
 
     @torch.no_grad()
@@ -301,7 +301,7 @@ def _factors(members: Sequence[Member], n_steps: int) -> "Float[Tensor, 'step fa
     def scheduled(rate: Callable[[TrainConfig, int], float]) -> Float[np.ndarray, "step model"]:
         return np.array([[*map(rate, trains, map(int, row))] for row in steps])
 
-    lr = scheduled(loop.learning_rate)
+    lr = scheduled(learning_rate)
     wd = scheduled(lambda train, step: train.rates(step)[1])
     fields = ("beta1", "beta2", "eps")
     beta1, beta2, eps = np.array([[getattr(train, f) for train in trains] for f in fields])

@@ -8,8 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from anchor_interp.sweeps.columns import COLUMNS, Kind, columns_of, with_own
-from anchor_interp.sweeps.settings import TableRow
+from anchor_interp.sweeps.columns import COLUMNS, Kind, TableRow, columns_of, with_own
 
 if TYPE_CHECKING:
     import pyarrow

@@ -17,7 +17,7 @@ from anchor_interp._util.errors import (
 from anchor_interp._util.progress import Overall, Progress
 from anchor_interp.runs.config import RunConfig, shape_key
 from anchor_interp.runs.measurements import Measure, lacking
-from anchor_interp.sweeps.columns import State
+from anchor_interp.sweeps.columns import RunStatus
 from anchor_interp.sweeps.engine import Job, RunResult
 from anchor_interp.sweeps.folder import ENDED, SweepFolder
 
@@ -44,7 +44,7 @@ class _Run:
         """What the runs of a batch have in common."""
         return shape_key(self.config), self.measures
 
-    def has_ended(self, state: State, runs: Path) -> bool:
+    def has_ended(self, state: RunStatus, runs: Path) -> bool:
         """Whether it needs neither training nor measuring."""
         if state != "done" or not self.measures:
             return state in ENDED

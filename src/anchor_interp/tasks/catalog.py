@@ -1,21 +1,46 @@
-"""The named tasks of the package. Importing this module makes all its classes known."""
+"""The named tasks of the package, and those that a user names."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections import UserDict
+from functools import partial
+from importlib import import_module
+from typing import Any, TypeVar
 
 from anchor_interp._util.schema import check_name, checked, digest
-from anchor_interp.tasks import addition, anchor, cogs, corpus, prontoqa, scan
+from anchor_interp.tasks.anchor import TASKS, AnchorTask
+from anchor_interp.tasks.registry import MODULES, REALISTIC
 from anchor_interp.tasks.task import Task
 
-_MODULES = (anchor, scan, cogs, addition, prontoqa, corpus)
-_NAMED: dict[str, Task] = {name: task for module in _MODULES for name, task in module.TASKS.items()}
-NAMED_TASKS: Mapping[str, Task] = MappingProxyType(_NAMED)
-"""Every named task: those that the modules above name, and those of :func:`name_task`."""
+T = TypeVar("T")
+
+
+class Catalog(UserDict[str, T]):
+    """Values by name; one that is given as a ``partial`` is made when it is first asked for."""
+
+    def __getitem__(self, name: str) -> T:
+        value: Any = super().__getitem__(name)
+        if isinstance(value, partial):
+            value = self[name] = value()
+        made: T = value
+        return made
+
+
+def _realistic(kind: str, name: str) -> Task:
+    task: Task = import_module(MODULES[kind]).TASKS[name]
+    return task
+
+
+_NAMED: dict[str, Any] = {
+    **TASKS,
+    **{n: partial(_realistic, kind, n) for kind, names in REALISTIC.items() for n in names},
+}
+NAMED_TASKS: Catalog[Task] = Catalog(_NAMED)
+"""Every named task: the package's, whose modules are loaded when one is asked for, and those of
+:func:`name_task`."""
 
 
 def name_task(name: str, task: Task) -> None:
     """Make a task of one's own known under a name, in this process, as a module of tasks may do."""
-    _NAMED[name] = checked(task, Task, "task")
+    NAMED_TASKS[name] = checked(task, Task, "task")
 
 
 def named_task(name: str) -> Task:
@@ -26,5 +51,7 @@ def named_task(name: str) -> Task:
 
 def task_name(task: Task) -> str:
     """The name of a named task; for another task, a digest, after its kind if it has one."""
-    custom = f"{'custom' if task.anchored else task.kind}-{digest(task)[:8]}"
-    return next((name for name, known in NAMED_TASKS.items() if known == task), custom)
+    custom = f"{'custom' if isinstance(task, AnchorTask) else task.kind}-{digest(task)[:8]}"
+    others = {name for kind in REALISTIC if kind != task.kind for name in REALISTIC[kind]}
+    own = (name for name in NAMED_TASKS if name not in others)  # so that no other kind is loaded
+    return next((name for name in own if NAMED_TASKS[name] == task), custom)

@@ -82,12 +82,12 @@ def _is_seen(task: AnchorTask) -> np.ndarray:
     return np.array([pair in task.seen for pair in task.pairs])
 
 
-class _Twins(NamedTuple):
+class _Pairs(NamedTuple):
     clean: Sequences
     corrupted: Sequences
 
 
-class ContrastPairs(Readable, _Twins):
+class ContrastPairs(Readable, _Pairs):
     """n clean sequences, which patching restores, each with its twin that has one thing changed.
 
     Attributes:

@@ -2,13 +2,14 @@
 
 Its class inherits :class:`OwnNetwork` before :class:`anchor_interp.tasks.task.Task`. Its network is
 made of linear maps, convolutions and group normalisations: these are what the initialisation by
-gamma and the measures of complexity know. ``experiments/concepts``, a diffusion model of pictures,
+gamma and the measures of complexity know. This room is below all that it names: ``Any`` stands for
+the classes of runs. ``experiments/concepts``, a diffusion model of pictures,
 is an example.
 """
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,14 +19,8 @@ from jaxtyping import Bool
 from anchor_interp.tasks.examples import Dataset
 
 if TYPE_CHECKING:
-    import torch
     from matplotlib.figure import Figure
     from torch import nn
-
-    from anchor_interp.models.shapes import InitConfig
-    from anchor_interp.runs.config import RunConfig
-    from anchor_interp.runs.loop import Objective
-    from anchor_interp.runs.run import Run
 
 
 class NetworkConfig(ABC):
@@ -67,33 +62,29 @@ class OwnFigure:
 
 
 class OwnNetwork(ABC):
-    """Inherited by a task with a network of its own."""
+    """Inherited by a task with a network of its own, which says these things differently.
+
+    See :class:`anchor_interp.tasks.task.Task` for what holds of all other tasks. Such a task also
+    has a ``loss_unit`` and may limit ``most_judged`` and ``most_probes``; its ``figures`` are
+    :class:`OwnFigure`.
+    """
 
     config_class: ClassVar[type[NetworkConfig]]
     """The class of ``RunConfig.model``."""
-    loss_unit: ClassVar[str]
-    """What its loss is measured in."""
     part: ClassVar[str]
     """What a part of an answer is called, such as ``attribute``."""
-    most_judged: ClassVar[int]
-    """Most examples of a split that an evaluation judges."""
-    most_probes: ClassVar[int]
-    """Most examples of a split that are judged along training."""
-
-    @property
-    def network(self) -> "OwnNetwork":
-        """The task itself."""
-        return self
 
     @abstractmethod
-    def check(self, model: Any, init: "InitConfig") -> None:
+    def check_model(self, model: Any, init: Any) -> None:
         """ConfigError if a network of this configuration, so initialised, does not fit the task."""
 
     @abstractmethod
-    def objective(
-        self, config: "RunConfig", training: Dataset, device: "torch.device"
-    ) -> "Objective":
-        """What training minimises on these examples, a function of (seed, step) alone."""
+    def objective(self, config: Any, training: Dataset, device: Any) -> Any:
+        """What training minimises on these examples, a function of (seed, step) alone.
+
+        ``config`` is the run's :class:`anchor_interp.runs.config.RunConfig`; the result is an
+        :class:`anchor_interp.runs.loop.Objective`.
+        """
 
     @abstractmethod
     def judge(
@@ -107,11 +98,6 @@ class OwnNetwork(ABC):
     @abstractmethod
     def loss(self, network: Any, examples: Dataset, *, seed: int, stream: str) -> float:
         """The loss on examples; a function of the network and these arguments alone."""
-
-    def figures(self, run: "Run") -> Sequence[OwnFigure]:
-        """What a report draws of a run; none by default."""
-        del run
-        return ()
 
 
 @functools.lru_cache(maxsize=64)

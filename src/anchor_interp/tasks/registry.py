@@ -1,30 +1,49 @@
 """The kinds of tasks: how a configuration finds the class of its task.
 
-A class is known once its module is imported. A command or a worker imports the modules and files
-that ``ANCHOR_INTERP_TASKS`` names.
+The package's classes are found by :data:`MODULES` and loaded when they are first asked for. A
+user's class is known once its module is imported. A command or a worker imports the modules and
+files that ``ANCHOR_INTERP_TASKS`` names.
 """
 
-import importlib
 import importlib.util
 import os
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import Any
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 
-if TYPE_CHECKING:
-    from anchor_interp.tasks.task import Task
-
 TASKS_VARIABLE = "ANCHOR_INTERP_TASKS"
 """The environment variable with modules or files of further tasks, separated as paths are."""
-CLASSES: "dict[str, type[Task]]" = {}
-"""The class of each kind; anchor tasks have the empty text."""
+TaskClass = type[Any]
+"""A subclass of :class:`anchor_interp.tasks.task.Task`, which this module is imported by."""
+REALISTIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "scan": ("scan-turn-left", "scan-jump", "scan-length", "scan-simple"),
+        "cogs": ("cogs", "cogs-official"),
+        "addition": (
+            "addition", "addition-random", "addition-100", "addition-100-random",
+        ),
+        "prontoqa": ("prontoqa-faithful", "prontoqa-balanced"),
+        "corpus": ("corpus-code", "corpus-prose", "corpus-both"),
+    }
+)  # fmt: skip
+"""The kinds of :mod:`anchor_interp.realistic`, each of the module of its name, with the names of
+its tasks (``TASKS`` of the module)."""
+MODULES: Mapping[str, str] = MappingProxyType(
+    {"": "anchor_interp.tasks.anchor"}
+    | {kind: f"anchor_interp.realistic.{kind}" for kind in REALISTIC}
+)
+"""The module of each kind of the package; anchor tasks have the empty text."""
+CLASSES: dict[str, TaskClass] = {}
+"""The class of each kind that is loaded."""
 
 
-def register(cls: "type[Task]", kind: str) -> None:
+def register(cls: TaskClass, kind: str) -> None:
     """Make a class known; ConfigError if another file or name has its kind."""
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     place = str(Path(file).resolve()) if isinstance(file, str) else cls.__module__
@@ -36,13 +55,13 @@ def register(cls: "type[Task]", kind: str) -> None:
     CLASSES[kind] = cls
 
 
-def class_of(data: Mapping[str, Any]) -> "type[Task]":
+def class_of(data: Mapping[str, Any]) -> TaskClass:
     """The class of a task's JSON object; ConfigError if no module of that kind is imported."""
     kind = checked(data.get("kind", ""), str, "task.kind")
     if kind not in CLASSES:
-        import_further_tasks()
+        import_module(MODULES[kind]) if kind in MODULES else import_further_tasks()
     if kind not in CLASSES:
-        known = ", ".join(sorted(filter(None, CLASSES)))
+        known = ", ".join(sorted(filter(None, CLASSES.keys() | MODULES.keys())))
         advice = f"import the module of your own task, or name its file in {TASKS_VARIABLE}"
         raise ConfigError(f"task.kind is {shown(kind)}; known: {known}; {advice}")
     return CLASSES[kind]
@@ -72,7 +91,7 @@ def import_tasks(name: str) -> None:
             module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
         else:
-            importlib.import_module(name)
+            import_module(name)
     except Exception as error:
         text = f"cannot import the tasks of {name} ({type(error).__name__}: {error})"
         raise ConfigError(f"{text}; correct it, or leave it out of {TASKS_VARIABLE}") from error
@@ -87,6 +106,6 @@ def is_file(name: str) -> bool:
     return name.endswith(".py")
 
 
-def is_ours(cls: "type[Task]") -> bool:
+def is_ours(cls: TaskClass) -> bool:
     """Whether a class is one of this package's."""
     return cls.__module__.partition(".")[0] == __name__.partition(".")[0]

@@ -18,12 +18,10 @@ from anchor_interp._util.schema import checked, digest, shown
 from anchor_interp.tasks.examples import Dataset, Examples, Integers
 from anchor_interp.tasks.functions import MAX_TOKEN, ROLES, Keys, Pair
 from anchor_interp.tasks.hashing import below, hash_counter, stream_key
-from anchor_interp.tasks.task import anchored
+from anchor_interp.tasks.rules import AnchorRules, require_anchors
 
 if TYPE_CHECKING:
     import torch
-
-    from anchor_interp.tasks.anchor import AnchorTask
 
 SplitName = Literal["train", "id", "ood"]
 Place = Literal["key", "first", "second", "last"]
@@ -156,20 +154,20 @@ def as_examples(inputs: Sequences | Examples | Integers) -> Examples:
     return inputs if isinstance(inputs, Examples) else Examples(inputs)
 
 
-def sample(task: "AnchorTask", split: SplitName, n: int, *, seed: int) -> Sequences:
+def sample(task: AnchorRules, split: SplitName, n: int, *, seed: int) -> Sequences:
     """Draw n sequences of one split, with uniform pairs and (position, key) combinations.
 
     The split is ``train`` (seen pairs, training keys), ``id`` (seen pairs, test keys) or ``ood``
     (unseen pairs, all keys). Equal arguments give equal sequences on every machine.
     """
-    task = anchored(task, "sample")
+    task = require_anchors(task, "sample")
     checked(split, SplitName, "split")
     pairs = task.unseen if split == "ood" else task.seen
     return draw(task, pairs, _SPLITS[split], n, seed=seed, stream=split)
 
 
 def draw(
-    task: "AnchorTask", pairs: Sequence[Pair], keys: Keys, n: int, *, seed: int, stream: str
+    task: AnchorRules, pairs: Sequence[Pair], keys: Keys, n: int, *, seed: int, stream: str
 ) -> Sequences:
     """Draw n sequences of the given ordered pairs, with keys on one side of the split.
 
@@ -200,14 +198,14 @@ def draw(
 
 
 def draw_noise(
-    task: "AnchorTask", n: int, *, keys: Keys, seed: int, stream: str
+    task: AnchorRules, n: int, *, keys: Keys, seed: int, stream: str
 ) -> UInt8[np.ndarray, "n length"]:
     """The noise that :func:`draw` gives n sequences, with a token for every position."""
     return _noise(task, keys, stream_key(seed, stream), _counters(task, 0, n))
 
 
 def assemble(
-    task: "AnchorTask",
+    task: AnchorRules,
     noise: Integer[np.ndarray, "n length"],
     pair: Int64[np.ndarray, " n"],
     key: Int64[np.ndarray, " n"],
@@ -242,7 +240,7 @@ def places(sequences: Sequences, place: Place) -> Int64[np.ndarray, " n"]:
 
 
 def anchor_pairs(
-    task: "AnchorTask", tokens: Integer[np.ndarray, "n length"]
+    task: AnchorRules, tokens: Integer[np.ndarray, "n length"]
 ) -> Integer[np.ndarray, "n length-1"]:
     """The ordered pair of every two tokens in a row: its index in ``task.pairs``, or -1."""
     index = np.full(max(task.n_tokens, int(tokens.max(initial=0)) + 1), -1, np.int16)
@@ -261,13 +259,13 @@ def position_roles(length: int, position: int) -> tuple[PositionRole, ...]:
     return tuple(named.get(i, "noise") for i in range(length))
 
 
-def probe_position(task: "AnchorTask") -> int:
+def probe_position(task: AnchorRules) -> int:
     """Where the key stands in sequences of a task like :data:`PROBE_TOKENS`."""
     return min(PROBE_POSITION, task.length - 3)
 
 
 def aligned_sequences(
-    task: "AnchorTask",
+    task: AnchorRules,
     position: int,
     n: int,
     *,
@@ -276,7 +274,7 @@ def aligned_sequences(
     keys: Keys = "all",
 ) -> Sequences:
     """Draw n sequences that have the key at one 0-based position, of all pairs by default."""
-    task = anchored(task, "aligned_sequences")
+    task = require_anchors(task, "aligned_sequences")
     if position not in task.cells(keys)[0]:
         raise ConfigError(f"no {keys} key stands at position {position}; choose another position")
     chosen = task.pairs if pairs is None else pairs
@@ -284,7 +282,7 @@ def aligned_sequences(
 
 
 def drawn_sequences(
-    task: "AnchorTask",
+    task: AnchorRules,
     wanted: Callable[[Sequences], np.ndarray],
     n: int,
     seed: int,
@@ -301,19 +299,19 @@ def drawn_sequences(
             return drawn[rows]
 
 
-def _task_of(task: "AnchorTask") -> dict[str, str | int]:
+def _task_of(task: AnchorRules) -> dict[str, str | int]:
     """What the provenance of sequences says of their task."""
     return {"task": digest(task), "anchors": " ".join(map(str, task.tokens))}
 
 
-def _counters(task: "AnchorTask", start: int, stop: int) -> UInt64[np.ndarray, " n"]:
+def _counters(task: AnchorRules, start: int, stop: int) -> UInt64[np.ndarray, " n"]:
     """The first counter of each sequence: one for its pair and cell, then one per two positions."""
     per_sequence = np.uint64(1 + (task.length + 1) // 2)
     return np.arange(start, stop, dtype=np.uint64) * per_sequence
 
 
 def _noise(
-    task: "AnchorTask", keys: Keys, hashing_key: np.uint64, counter: UInt64[np.ndarray, " n"]
+    task: AnchorRules, keys: Keys, hashing_key: np.uint64, counter: UInt64[np.ndarray, " n"]
 ) -> UInt8[np.ndarray, "n length"]:
     """A token for every position; the high and low half of a hash serve two positions."""
     restricted = task.split == "every-position" and keys == "train"

@@ -22,14 +22,15 @@ question            type              meaning
 ==================  ================  ==============================================================
 
 ``encode``, ``decode``, ``n_tokens`` and ``about`` follow from these. Only anchor tasks change
-``answers_last`` and ``anchored``, only corpora ``data`` and ``mapped``, and only a task with a
-network of its own (:mod:`anchor_interp.tasks.network`) ``network``.
+``answers_last``, only corpora ``data`` and ``mapped``, and only a task with a network of its own
+what :mod:`anchor_interp.tasks.network` asks for.
 
 ``examples(split, n, seed=s)`` is a function of (split, seed, index) alone: the first m of n
 examples equal a request for m. :mod:`anchor_interp.tasks.hashing` draws such numbers. An example is
 in one split whatever the seed, so that nothing a model is judged on was trained on.
 
-:mod:`anchor_interp.tasks.registry` knows a class once its module is imported.
+:mod:`anchor_interp.tasks.registry` knows where the package's classes are, and a user's once their
+module is imported.
 """
 
 import dataclasses
@@ -37,7 +38,7 @@ import functools
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -47,10 +48,6 @@ from anchor_interp._util.schema import check_fields, checked, shown, suggestion
 from anchor_interp.tasks import registry
 from anchor_interp.tasks.examples import Dataset, Plane, Split
 
-if TYPE_CHECKING:
-    from anchor_interp.tasks.anchor import AnchorTask
-    from anchor_interp.tasks.network import OwnNetwork
-
 
 @dataclass(frozen=True)
 class Task:
@@ -59,6 +56,14 @@ class Task:
     The first sentence of a subclass's docstring tells what is asked.
     """
 
+    config_class: ClassVar[type[Any] | None] = None
+    """The class of ``RunConfig.model``; None for a transformer's."""
+    loss_unit: ClassVar[str] = "nats"
+    """What the loss is measured in."""
+    most_judged: ClassVar[int | None] = None
+    """Most examples of a split that an evaluation judges; None for those that were asked for."""
+    most_probes: ClassVar[int] = 512
+    """Most examples of a split that are judged along training."""
     _origin: ClassVar[tuple[str, str]]
     """Its file (in a notebook, its module) and its name there, where it may be defined again."""
 
@@ -157,15 +162,31 @@ class Task:
         """Whether every token is scored by itself, as in language modelling."""
         return self.end is None and not self.answers_last
 
-    @property
-    def anchored(self) -> "AnchorTask | None":
-        """The task itself if it has anchors, which analyses of mechanisms need; else None."""
+    def check_model(self, model: Any, init: Any) -> None:
+        """ConfigError if a model of this configuration, so initialised, does not fit the task."""
+        del init
+        for name, needed, what in (
+            ("d_vocab", self.n_tokens, f"tokens and targets need at least {self.n_tokens}"),
+            ("n_ctx", self.length, f"sequences have {self.length} tokens"),
+        ):
+            if (size := getattr(model, name)) < needed:
+                raise ConfigError(f"model.{name} is {size}; the task's {what}")
+
+    def objective(self, config: Any, training: Dataset, device: Any) -> Any:
+        """What training minimises; None for the cross-entropy of the tokens to predict."""
+        del config, training, device
+
+    def judge(
+        self, network: Any, examples: Dataset, *, seed: int, stream: str
+    ) -> Mapping[str, Bool[np.ndarray, " n"]] | None:
+        """Which parts of an answer are right, by name; None if answers are read token by token."""
+        del network, examples, seed, stream
         return None
 
-    @property
-    def network(self) -> "OwnNetwork | None":
-        """The task itself if a network of its own answers it; None if a transformer does."""
-        return None
+    def figures(self, run: Any) -> Sequence[Any]:
+        """What a report draws of a run besides; nothing by default."""
+        del run
+        return ()
 
     @property
     def n_tokens(self) -> int:
@@ -210,14 +231,6 @@ class Task:
     def among(cls, data: Mapping[str, Any]) -> "type[Task]":
         """The class of a task's JSON object; ConfigError if no module of that kind is imported."""
         return registry.class_of(data)
-
-
-def anchored(task: Task, what: str) -> "AnchorTask":
-    """The task as one with anchors; ConfigError if it has none, which ``what`` needs."""
-    checked(task, Task, "task")
-    if task.anchored is None:
-        raise ConfigError(f"{what} needs a task with anchors; the task {task.kind} has none")
-    return task.anchored
 
 
 def plain_fields(config: Any) -> dict[str, Any]:

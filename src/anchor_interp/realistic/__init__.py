@@ -1,0 +1,1 @@
+"""What else is asked: the papers' realistic tasks, with their files, caches and tokenizers."""
