@@ -77,7 +77,7 @@ def _addition_20() -> Sweep:
 def _addition_matched() -> Sweep:
     """All four corners of a seed, then those of the next, each until its ID accuracy is 0.999."""
     (grid,) = _addition_20().grids
-    start = override(grid.start, until_accuracy=0.999)
+    start = override(grid.start, steps=8_000, eval_every=100, until_accuracy=0.999)
     seeds = range(1065, 1085)
     return Sweep(tuple(Grid(start, _CORNER_SETTINGS, seeds=(seed,)) for seed in seeds))
 
