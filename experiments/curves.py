@@ -82,6 +82,7 @@ def by_run(rows: Sequence[Row]) -> list[Row]:
             "run_id": curve[0]["run_id"], "status": "done", "censored": False, "task": "neurips",
             "normalization": "post", "phase": None, "seed": int(curve[0]["seed"]),
             "n_layers": int(curve[0]["n_layers"]), "gamma": curve[0]["gamma"],
+            "lr": curve[0]["lr"], "best_id": max(one["id"] for one in curve),
             "fitted_step": int(fitted[0]) if fitted else None,
         }  # fmt: skip
         for name, column in (("ood", "x-10"), ("symmetric", "x-6")):

@@ -9,7 +9,6 @@ the same on every machine.
 import csv
 import io
 import itertools
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,7 +49,6 @@ _NOT_OF_A_UNET = frozenset(("normalization", "n_layers", "d_model", "id_accuracy
 _FIRST = ("censored", "phase", "run_id", "seed", "status")  # columns that a table begins with
 _KEPT_CIRCUMSTANCES = ("seconds", "machine", "cpu", "torch")
 _LIMIT = 1 << 28
-_LOGGER = logging.getLogger("anchor_interp.experiments")
 
 
 @dataclass(frozen=True)
