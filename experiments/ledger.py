@@ -311,7 +311,7 @@ def _study_link(study: str, shown: str) -> str:
 
 
 def _own_seconds(rows: Rows) -> list[float]:
-    """The seconds of runs that trained by themselves; on a machine with a GPU many are a batch's."""
+    """The seconds of runs that trained alone; on a machine with a GPU many are a batch's."""
     return [row["seconds"] for row in rows
             if row.get("seconds") and row["torch"].endswith("+cpu")]  # fmt: skip
 

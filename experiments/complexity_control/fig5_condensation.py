@@ -21,11 +21,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.stats import t
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anchor_interp.analysis.statistics import DRAWN, POWER, largest, permutation_p
+from anchor_interp.analysis.statistics import DRAWN, largest, permutation_p
 from anchor_interp.pages.diagram_maps import rank_map
 from anchor_interp.runs.config import override
 from anchor_interp.sweeps.effects import FEWEST, Estimate
@@ -53,6 +52,7 @@ from effects import (
     Row,
     Rows,
     equal,
+    estimate,
     finding_of,
     grouped,
     value_of,
@@ -146,15 +146,12 @@ def _mean_of_means(groups: Sequence[Sequence[float]], size: float) -> Estimate:
     weighted = [np.array(group) / (len(group) * len(groups)) for group in groups]
     effect = float(sum(values.sum() for values in weighted))
     variances = np.array([len(values) * values.var(ddof=1) for values in weighted])
-    error, reach, finds = math.sqrt(variances.sum()), 0.0, 0.0
-    if error:
-        df = error**4 / (variances**2 / [len(values) - 1 for values in weighted]).sum()
-        reach = float(t.ppf(0.975, df)) * error
-        finds = reach + float(t.ppf(POWER, df)) * error
+    error, freedom = math.sqrt(variances.sum()), [len(values) - 1 for values in weighted]
+    df = error**4 / (variances**2 / freedom).sum() if error else sum(freedom)
     together = np.concatenate(weighted)
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (DRAWN, len(together)))
     p = permutation_p(abs(effect), np.abs(signs @ together), exact=False, size=size)
-    return Estimate(effect, effect - reach, effect + reach, p, finds)
+    return estimate(effect, error, df, p)
 
 
 _SETTINGS = ("gamma", "gamma_qk", "weight_decay")

@@ -97,7 +97,8 @@ def concept_graph(task: Concepts) -> Figure:
             inset: Any = axes.inset_axes(at, transform=axes.transData)
             inset.imshow(picture)
             inset.set(xticks=[], yticks=[])
-            inset.set_xlabel(task.title(node).partition(" ")[2], fontsize=7)
+            inset.set_xlabel(task.title(node).partition(" ")[2], fontsize=7,
+                             bbox={"fc": "white", "lw": 0, "pad": 0.5})  # fmt: skip
             width = 1.6 if name in task.trained + task.tested else 0.3
             for spine in inset.spines.values():
                 spine.set(visible=True, ls="--" if name in task.tested else "-", lw=width)
@@ -131,6 +132,7 @@ def over_gamma(data: Data, name: str) -> Figure:
                              label=label if gamma == 0.5 else None)  # fmt: skip
                 axes.plot([at - 0.02, at + 0.02], [mean(shares)] * 2, color=INK, lw=1.4)
         axes.set(ylim=(-0.03, 1.03), xlabel=r"initialisation rate $\gamma$", ylabel="share right")
+        axes.set_xticks(GAMMAS, [f"{gamma:g}" for gamma in GAMMAS])
         axes.grid(alpha=0.25)
         figure.legend(loc="outside lower center", ncols=1, frameon=False, fontsize=8)
     return figure

@@ -200,8 +200,8 @@ _FASTER = (
     "models with large initialization (small weight decay coefficients)"
 )
 _AT_EQUAL_ID = (
-    "Seeds whose corners all know what they were shown: `addition-matched`, 80 runs of 8,000 steps, "
-    "2 core-hours, finds 0.16 (`--train`)."
+    "Seeds whose corners all know what they were shown: `addition-matched`, 80 runs of 8,000 "
+    "steps, 2 core-hours, finds 0.16 (`--train`)."
 )
 _TAKES = (
     "A setting that a small model learns: with three hops each next concept is right after 2,500 "

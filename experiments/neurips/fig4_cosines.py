@@ -88,12 +88,8 @@ def draw(data: Data) -> Panels:
         values = value_similarity(runs[0].model, runs[0].config.anchor_task)
         drawn = triangles(values, ((3,), (2,)), ((1,), (2,)), centred=centred)
         found.append((f"V L1, {titled(runs[0])}", drawn))
-        panels.append(
-            [
-                (f"{letter}{title}", drawing)
-                for letter, (title, drawing) in zip(letters, found, strict=False)
-            ]
-        )
+        named = zip(letters, found, strict=False)
+        panels.append([(letter + title, drawing) for letter, (title, drawing) in named])
     numbers = {"answer": "X_ao, last layer:\ncontrast", "value": "OV from L1 on:\ncontrast"}
     return [*panels, *every_run(data, **numbers)]
 
