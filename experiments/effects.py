@@ -310,6 +310,56 @@ class Rise(OverSetting):
         return finding_of([used], censored, found)
 
 
+@dataclass(frozen=True)
+class Alike(Effect):
+    """By how much runs of one phase, and of equal ``within``, stay within a factor of each other.
+
+    ``of`` is a logarithm. A run's distance is that to the mean of the other runs of its phase and
+    stratum, whose settings are others; the effect is the logarithm of ``factor`` minus the mean
+    distance. Below 0 the number changes more than that. Each phase counts alike. A phase of a
+    stratum counts if it has five runs. For p, margins change sign; the interval is Student's, with
+    Welch's degrees of freedom.
+    """
+
+    of: Number
+    factor: float
+
+    def measure(self, rows: Rows) -> Finding:
+        """See the class."""
+        (sample,), censored = self.samples(rows, self.of, lambda _: True)
+        margins: dict[Any, list[float]] = defaultdict(list)
+        size = 0.0
+        runs: dict[Any, list[Row]] = defaultdict(list)
+        for (phase, *_), group in grouped(sample, ("phase", *self.within)).items():
+            if len(group) >= FEWEST:
+                logs = np.array(values_of(group, self.of))
+                others = (logs.sum() - logs) / (len(logs) - 1)
+                size = max(size, largest(logs))
+                margins[phase] += [*(math.log(self.factor) - np.abs(logs - others))]
+                runs[phase] += group
+        if not margins:
+            note = f"no phase has {FEWEST} runs in a task and layout"
+            return finding_of([sample], censored, problem="nothing comparable", note=note)
+        found = _mean_of_means([*margins.values()], size)
+        return finding_of([*runs.values()], censored, found, is_margin=True)
+
+
+def _mean_of_means(groups: Sequence[Sequence[float]], size: float) -> Estimate:
+    """The mean over groups of their means, with Welch's interval and the p of sign flips.
+
+    ``size`` is the largest number that the values were computed from.
+    """
+    weighted = [np.array(group) / (len(group) * len(groups)) for group in groups]
+    effect = float(sum(values.sum() for values in weighted))
+    variances = np.array([len(values) * values.var(ddof=1) for values in weighted])
+    error, freedom = math.sqrt(variances.sum()), [len(values) - 1 for values in weighted]
+    df = error**4 / (variances**2 / freedom).sum() if error else sum(freedom)
+    together = np.concatenate(weighted)
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (DRAWN, len(together)))
+    p = permutation_p(abs(effect), np.abs(signs @ together), exact=False, size=size)
+    return estimate(effect, error, df, p)
+
+
 def equal(**wanted: Any) -> Test:
     """Runs whose columns have these values, or one of a tuple: ``equal(phase=PHASE_2)``."""
 

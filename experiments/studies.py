@@ -20,7 +20,7 @@ from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.runs.config import RunConfig, last_step
 from anchor_interp.runs.measurements import Measure
-from anchor_interp.runs.run import Run, load
+from anchor_interp.runs.run import Run
 from anchor_interp.sweeps.columns import CIRCUMSTANCES, COLUMNS, Kind
 from anchor_interp.sweeps.engine import Engine
 from anchor_interp.sweeps.folder import SweepFolder, read_table
@@ -100,10 +100,6 @@ class Data(Mapping[str, list[Row]]):
                 f"{self.tables} has no table of the study {missing[0]}; run this with --train"
             )
         return [row for name in names for row in self[name]]
-
-    def models(self, *recipes: str) -> list[Run]:
-        """Runs to look into: the user's, or a packaged model of each recipe."""
-        return [*self.own] or [load(f"tiny/{recipe}/1") for recipe in recipes]
 
 
 @cache

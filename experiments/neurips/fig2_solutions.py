@@ -208,9 +208,10 @@ def draw(data: Data) -> Panels:
         for name in ("figure2-wide", "equal-length", "paper-run")
     )
     for (depth,), of in grouped(curves, ("n_layers",)).items():
-        panels.append([(f"along training, {depth:g} layers", courses(of, depth))])
-    panels.append([("12,000 steps, 2 layers", over_steps(longer)),
-                   ("the paper's 92,285 updates", over_steps(whole))])  # fmt: skip
+        panels.append([(f"along training, {depth:g} layers", courses(of, "id"))])
+    kinds = (("train", "training", INK), *_ANSWERS)
+    panels.append([("12,000 steps, 2 layers", courses(longer, "step", kinds)),
+                   ("the paper's 92,285 updates", courses(whole, "step", kinds))])  # fmt: skip
     rows = data.rows("figure2-wide")
     panels.append([
         (f"({letter}) {name}, best, width 400", depth_map(rows, f"best_{column}"))
@@ -263,42 +264,25 @@ def best_and_end(rows: Rows, best: str, end: str, colour: str) -> Figure:
     return figure
 
 
-def courses(curves: Rows, depth: float) -> Figure:
-    """Answers to (4, 3) over ID accuracy along training: a panel a gamma, a line a run."""
-    gammas = grouped(curves, ("gamma",))
-    with single(2.1 * len(gammas), 2.9) as figure:
+def courses(curves: Rows, x: str, kinds: Sequence[Any] = _ANSWERS) -> Figure:
+    """Answers to (4, 3) over ID accuracy or the step: a panel a gamma, a line a run."""
+    gammas, over_steps = grouped(curves, ("gamma",)), x == "step"
+    with single(2.6 * max(len(gammas), 2) if over_steps else 2.1 * len(gammas), 2.9) as figure:
         panels: Any = figure.subplots(1, len(gammas), squeeze=False, sharey=True)[0]
         for axes, ((gamma,), rows) in zip(panels, gammas.items(), strict=True):
             for run in grouped(rows, ("run_id",)).values():
                 run.sort(key=lambda row: row["step"])
-                for column, _, colour in _ANSWERS:
-                    xs, ys = ([row[name] for row in run] for name in ("id", column))
-                    axes.plot(xs, ys, color=colour, linewidth=0.8, alpha=0.7)
-                    axes.plot(xs[-1], ys[-1], "o", color=colour, markersize=4)
-            axes.set(title=f"gamma {gamma:g}", xlabel="ID accuracy", ylim=(-0.03, 1.03))
-        panels[0].set_ylabel(f"share of (4, 3), {depth:g} layers")
-        handles = [Line2D([], [], color=colour, label=name) for _, name, colour in _ANSWERS]
-        handles.append(Line2D([], [], color=INK, marker="o", linestyle="none", label="the end"))
-        figure.legend(handles=handles, loc="outside lower left", ncols=3, frameon=False)
-    return figure
-
-
-def over_steps(curves: Rows) -> Figure:
-    """Answers to (4, 3) and the training accuracy over steps: a panel a gamma, a line a run."""
-    gammas = grouped(curves, ("gamma",))
-    kinds = (("train", "training accuracy", INK), *_ANSWERS)
-    with single(max(2.6 * len(gammas), 5.2), 2.9) as figure:
-        panels: Any = figure.subplots(1, len(gammas), squeeze=False, sharey=True)[0]
-        for axes, ((gamma,), rows) in zip(panels, gammas.items(), strict=True):
-            for run in grouped(rows, ("run_id",)).values():
                 for column, _, colour in kinds:
-                    told = [(row["step"], row[column]) for row in run if row[column] is not None]
+                    told = [(row[x], row[column]) for row in run if row[column] is not None]
                     axes.plot(*zip(*told, strict=True), color=colour, linewidth=0.8, alpha=0.7)
                     axes.plot(*told[-1], "o", color=colour, markersize=4)
-            axes.set(title=f"gamma {gamma:g}", xscale="log", xlabel="step", ylim=(-0.03, 1.03))
-        panels[0].set_ylabel("share")
+            axes.set(title=f"gamma {gamma:g}", ylim=(-0.03, 1.03),
+                     xlabel="step" if over_steps else "ID accuracy",
+                     xscale="log" if over_steps else "linear")  # fmt: skip
+        panels[0].set_ylabel("share" if over_steps else "share of (4, 3)")
         handles = [Line2D([], [], color=colour, label=name) for _, name, colour in kinds]
-        figure.legend(handles=handles, loc="outside lower left", ncols=3, frameon=False)
+        handles.append(Line2D([], [], color=INK, marker="o", linestyle="none", label="the end"))
+        figure.legend(handles=handles, loc="outside lower left", ncols=4, frameon=False)
     return figure
 
 

@@ -22,6 +22,7 @@ from anchor_interp.analysis.clusters import pair_clusters
 from anchor_interp.analysis.flow import information_flow
 from anchor_interp.pages.mechanism_figures import cluster_map
 from anchor_interp.pages.mechanism_figures import information_flow as flow_map
+from anchor_interp.runs.run import load
 from anchor_interp.tasks.sequences import PROBE
 from claims import Claim
 from common import Panels, main
@@ -61,7 +62,7 @@ CLAIMS = [
 
 def draw(data: Data) -> Panels:
     """Information flow and the states of pairs after layer 0, and the routes of every run."""
-    symmetric = [] if data.own else data.models("neurips-symmetric")
+    symmetric = [] if data.own else [load("tiny/neurips-symmetric/1")]
     runs = [*symmetric, *pair(data)[: 1 if symmetric else None]]
     panels: list[list[tuple[str, Figure]]] = []
     for run, letter in zip(runs, "ac", strict=False):
