@@ -5,7 +5,6 @@ table is written each time that a run has ended, in the order of training.
 """
 
 import csv
-import io
 import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +28,7 @@ from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import draw
 from effects import Row, grouped
-from studies import Study
+from studies import Study, write_csv
 
 FITTED = 0.99  # training accuracy, in two rows in a row
 CURVE = "curve.jsonl"
@@ -37,6 +36,7 @@ _ABOUT = ("run_id", "n_layers", "gamma", "seed", "lr", "batch_size", "precision"
 _TEXTS = ("run_id", "precision")
 _LIMIT = 1 << 28
 Key = tuple[float, ...]
+RowOf = Callable[[TrainState, StepEvent, Row], Row | None]
 
 
 def curve_study(
@@ -82,6 +82,7 @@ def by_run(rows: Sequence[Row]) -> list[Row]:
             "run_id": curve[0]["run_id"], "status": "done", "censored": False, "task": "neurips",
             "normalization": "post", "phase": None, "seed": int(curve[0]["seed"]),
             "n_layers": int(curve[0]["n_layers"]), "gamma": curve[0]["gamma"],
+            "lr": curve[0]["lr"], "best_id": max(one["id"] for one in curve),
             "fitted_step": int(fitted[0]) if fitted else None,
         }  # fmt: skip
         for name, column in (("ood", "x-10"), ("symmetric", "x-6")):
@@ -105,9 +106,12 @@ def answers(model: HookedTransformer, task: AnchorTask) -> Row:
 
 
 def train(
-    config: RunConfig, path: Path, device: torch.device, stopped: Callable[[], bool]
+    config: RunConfig, path: Path, device: torch.device, stopped: Callable[[], bool], row_of: RowOf
 ) -> list[Row]:
-    """Train a run to its end; its curve, which is empty if a signal came before."""
+    """Train a run to its end; its curve, which is empty if a signal came before.
+
+    ``row_of`` gives the row of a step, or None, from the state, the step and what it logs.
+    """
     objective = make_objective(config, device)
     with writing(path, config) as writer:
         session = Session(writer, Probes(config, objective.training), device)
@@ -115,19 +119,26 @@ def train(
         write_output(path / CURVE, "".join(f"{json.dumps(row)}\n" for row in curve).encode())
 
         def on_event(state: TrainState, event: StepEvent) -> None:
-            logged = session.log(event)
-            if logged is not None and "id_accuracy" in logged:
-                accuracies = {name: logged[f"{name}_accuracy"] for name in ("train", "id", "ood")}
-                row = {"step": event.step, "loss": round(logged["loss"], 4), **accuracies}
-                curve.append(row | answers(state.model, config.anchor_task))
+            row = row_of(state, event, session.log(event) or {})
+            if row is not None:
+                curve.append(row)
                 with (path / CURVE).open("a") as lines:
-                    lines.write(f"{json.dumps(curve[-1])}\n")
+                    lines.write(f"{json.dumps(row)}\n")
             session.keep()
 
         while not (session.is_trained or stopped()):
             fit(session.state, objective, until=session.next_due, on_event=on_event)
         session.keep(leaving=True)
         return curve if session.is_trained else []
+
+
+def answered(task: AnchorTask, state: TrainState, event: StepEvent, logged: Row) -> Row | None:
+    """The row of an evaluation, with the answers to (4, 3)."""
+    if "id_accuracy" not in logged:
+        return None
+    accuracies = {name: logged[f"{name}_accuracy"] for name in ("train", "id", "ood")}
+    row = {"step": event.step, "loss": round(logged["loss"], 4), **accuracies}
+    return row | answers(state.model, task)
 
 
 def _kept(path: Path) -> list[Row]:
@@ -157,7 +168,8 @@ def _train_all(
             on_gpu = device.type == "cuda" and config.train.precision == "float32"
             trained = override(config, precision="tf32") if on_gpu else config
             folder = out / "curves" / run_id(trained)
-            if curve := train(trained, folder, device, stopped):
+            row_of = partial(answered, config.anchor_task)
+            if curve := train(trained, folder, device, stopped, row_of):
                 about = {"run_id": run_id(trained), "seed": config.seed}
                 for part in (trained.model, trained.init, trained.train):
                     about |= {name: getattr(part, name) for name in _ABOUT if hasattr(part, name)}
@@ -181,9 +193,4 @@ def write_curves(
 ) -> None:
     """Write the curves of runs, in the order of training."""
     rows = [row for config in configs for row in curves.get(_key(config), ())]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_output(path, text.getvalue().encode())
+    write_csv(path, rows, list(rows[0]))

@@ -66,9 +66,7 @@ def embedded_numbers(structure: EmbeddingStructure, keys: Sequence[int]) -> Figu
     with panel(4.2, 3.9) as (figure, axes):
         axes.scatter(points[:, 0], points[:, 1], s=24, c=list(keys), cmap="cividis", lw=0.4, ec=INK)
         first = len(keys) // 2 - 6
-        ends = {first + place for step in arrows for place in range(0, 13, step)}
-        for place in sorted(ends):
-            beside = 4, 4 if (place - first) % 3 == 0 else -11
+        for place, beside in ((first, (4, 4)), (first + 12, (4, -11))):
             axes.annotate(str(keys[place]), points[place], beside, textcoords="offset points",
                           size=9, zorder=4,
                           path_effects=[withStroke(linewidth=2, foreground="white")])  # fmt: skip
@@ -79,7 +77,8 @@ def embedded_numbers(structure: EmbeddingStructure, keys: Sequence[int]) -> Figu
                 })  # fmt: skip
         axes.set(xlabel=f"component 1 ({share[0]:.0%} of the variance)",
                  ylabel=f"component 2 ({share[1]:.0%})")  # fmt: skip
-        handles = [Line2D([], [], color=colour, label=f"steps of {step} from {keys[first]}")
+        way = f"{keys[first]} to {keys[first + 12]}"
+        handles = [Line2D([], [], color=colour, label=f"steps of {step}, {way}")
                    for step, colour in arrows.items()]  # fmt: skip
         legend(figure, handles)
     return figure

@@ -249,17 +249,31 @@ class Mean(Effect):
 
 
 @dataclass(frozen=True)
-class Trend(Effect):
-    """Spearman's correlation of a number with a setting while other settings are held.
-
-    It is the mean over groups of equal ``within``, weighted by their runs
-    (:func:`anchor_interp.sweeps.effects.trend`).
-    """
+class OverSetting(Effect):
+    """How a number goes with a setting while other settings are held, inside equal ``within``."""
 
     of: Number
     on: Number
     only: Test = lambda _: True
     sign: int = 1  # -1 where the claim is that the number falls
+
+    def strata(self, groups: Sequence[Rows]) -> list[Stratum]:
+        """The setting and the number, signed as claimed, in each group."""
+        return [
+            Stratum(
+                np.array(values_of(group, self.on)),
+                self.sign * np.array(values_of(group, self.of)),
+                [(value_of(row, self.on), _together(row, self.cluster)) for row in group],
+            )
+            for group in groups
+        ]
+
+
+class Trend(OverSetting):
+    """Spearman's correlation: the mean over groups, weighted by their runs.
+
+    See :func:`anchor_interp.sweeps.effects.trend`.
+    """
 
     def measure(self, rows: Rows) -> Finding:
         """See the class."""
@@ -268,46 +282,82 @@ class Trend(Effect):
         used = [row for group in groups for row in group]
         if used and (problem := self.unanswerable(used)):
             return finding_of([used], censored, problem="not answerable here", note=problem)
-        found = trend([self._stratum(group) for group in groups])
+        found = trend(self.strata(groups))
         if found is None:
             note = f"{len(used)} runs at several values of {_named(self.on)}"
             return finding_of([used], censored, problem="nothing comparable", note=note)
         return finding_of([used], censored, found, with_censored=self.with_all(rows, censored))
 
-    def _stratum(self, group: Rows) -> Stratum:
-        x, y = np.array(values_of(group, self.on)), np.array(values_of(group, self.of))
-        clusters = [(at, _together(row, self.cluster)) for at, row in zip(x, group, strict=True)]
-        return Stratum(x, self.sign * y, clusters)
 
-
-@dataclass(frozen=True)
-class Rise(Effect):
-    """How far a number rises from the smallest to the largest value of a setting, others held.
+class Rise(OverSetting):
+    """How far a number rises from the smallest to the largest value of a setting.
 
     It is the slope of a straight line times the range of the setting, with a level for each group
-    of equal ``within`` (:func:`anchor_interp.sweeps.effects.line`); a group with fewer than three
-    runs or with one value is left out.
+    (:func:`anchor_interp.sweeps.effects.line`); a group with fewer than three runs or with one
+    value is left out.
     """
-
-    of: Number
-    on: str
-    sign: int = 1  # -1 where the claim is that the number falls
 
     def measure(self, rows: Rows) -> Finding:
         """See the class."""
-        (sample,), censored = self.samples(rows, self.of, lambda _: True)
+        (sample,), censored = self.samples(rows, self.of, self.only)
         groups = varied(sample, self.within, self.on)
         used = [row for group in groups for row in group]
-        found = line([self._stratum(group) for group in groups])
+        found = line(self.strata(groups))
         if found is None:
-            note = f"no group has three runs at several values of {self.on}"
+            note = f"no group has three runs at several values of {_named(self.on)}"
             problem = "not answerable here" if sample else ""
             return finding_of([used], censored, problem=problem, note=note)
         return finding_of([used], censored, found)
 
-    def _stratum(self, group: Rows) -> Stratum:
-        x, y = np.array(values_of(group, self.on)), np.array(values_of(group, self.of))
-        return Stratum(x, self.sign * y, [row["run_id"] for row in group])
+
+@dataclass(frozen=True)
+class Alike(Effect):
+    """By how much runs of one phase, and of equal ``within``, stay within a factor of each other.
+
+    ``of`` is a logarithm. A run's distance is that to the mean of the other runs of its phase and
+    stratum, whose settings are others; the effect is the logarithm of ``factor`` minus the mean
+    distance. Below 0 the number changes more than that. Each phase counts alike. A phase of a
+    stratum counts if it has five runs. For p, margins change sign; the interval is Student's, with
+    Welch's degrees of freedom.
+    """
+
+    of: Number
+    factor: float
+
+    def measure(self, rows: Rows) -> Finding:
+        """See the class."""
+        (sample,), censored = self.samples(rows, self.of, lambda _: True)
+        margins: dict[Any, list[float]] = defaultdict(list)
+        size = 0.0
+        runs: dict[Any, list[Row]] = defaultdict(list)
+        for (phase, *_), group in grouped(sample, ("phase", *self.within)).items():
+            if len(group) >= FEWEST:
+                logs = np.array(values_of(group, self.of))
+                others = (logs.sum() - logs) / (len(logs) - 1)
+                size = max(size, largest(logs))
+                margins[phase] += [*(math.log(self.factor) - np.abs(logs - others))]
+                runs[phase] += group
+        if not margins:
+            note = f"no phase has {FEWEST} runs in a task and layout"
+            return finding_of([sample], censored, problem="nothing comparable", note=note)
+        found = _mean_of_means([*margins.values()], size)
+        return finding_of([*runs.values()], censored, found, is_margin=True)
+
+
+def _mean_of_means(groups: Sequence[Sequence[float]], size: float) -> Estimate:
+    """The mean over groups of their means, with Welch's interval and the p of sign flips.
+
+    ``size`` is the largest number that the values were computed from.
+    """
+    weighted = [np.array(group) / (len(group) * len(groups)) for group in groups]
+    effect = float(sum(values.sum() for values in weighted))
+    variances = np.array([len(values) * values.var(ddof=1) for values in weighted])
+    error, freedom = math.sqrt(variances.sum()), [len(values) - 1 for values in weighted]
+    df = error**4 / (variances**2 / freedom).sum() if error else sum(freedom)
+    together = np.concatenate(weighted)
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (DRAWN, len(together)))
+    p = permutation_p(abs(effect), np.abs(signs @ together), exact=False, size=size)
+    return estimate(effect, error, df, p)
 
 
 def equal(**wanted: Any) -> Test:

@@ -47,7 +47,7 @@ def forests(judged: Mapping[str, Judgement]) -> dict[str, Panels]:
 
 def _heading(name: str, about: str) -> str:
     """Such as ``NeurIPS, figure 3``; a question by its script's name."""
-    figure = re.search(r"figure \d+\w*", about.partition("\n\n")[0])
+    figure = re.search(r"figure \d+", about.partition("\n\n")[0])
     paper = "NeurIPS" if name.startswith("neurips") else "complexity control"
     if name.startswith("questions") or figure is None:
         return name.partition("/")[2].replace("_", " ")

@@ -1,18 +1,23 @@
-"""When a model learns each group of its training data, an ordered pair.
+"""When a model learns each group of its training data, an ordered pair, and which break the rule.
 
 A model of small initial weights learns first what follows the common rule, and later what breaks
 it (complexity-control paper, end of section VIII). Pairs with less data come late, and so do
-*neighbours*: innocent pairs that share their anchors with broken ones.
+*neighbours*: innocent pairs of broken ones' anchors alone, such as (3, 3) if (3, 4) is broken.
+:func:`detection` scores them apart.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
+from sklearn.metrics import roc_auc_score
 
+from anchor_interp._util.errors import ConfigError
 from anchor_interp.models.forward import last_logits
 from anchor_interp.runs.run import Run
+from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import Sequences, sample
 
@@ -68,6 +73,45 @@ def lateness(curves: LearningCurves) -> Float[np.ndarray, " pair"]:
             share = (LEARNED - accuracy[last]) / (accuracy[first] - accuracy[last])
             found[place] = curves.steps[last] + share * (curves.steps[first] - curves.steps[last])
     return found
+
+
+@dataclass(frozen=True)
+class Detection:
+    """How well a score tells broken pairs from innocent ones: areas under the ROC curve."""
+
+    auroc: float  # against all others
+    neighbours: float | None  # against those of the broken ones' anchors alone
+    strangers: float | None  # against all other innocent pairs; None without one
+
+
+def detection(
+    scores: Float[np.ndarray, " pair"], pairs: Sequence[Pair], broken: Sequence[Pair]
+) -> Detection:
+    """Areas of a score that should be larger for broken pairs, or infinite.
+
+    Pairs that are all broken, or all innocent, are a ConfigError.
+    """
+    is_broken = np.array([pair in set(broken) for pair in pairs])
+    if is_broken.all() or not is_broken.any():
+        raise ConfigError(
+            f"{is_broken.sum()} of {len(pairs)} groups are broken; expected some, not all"
+        )
+    anchors = {token for pair in broken for token in pair}
+    near = np.array([set(pair) <= anchors for pair in pairs])
+    ranks = np.nan_to_num(scores, posinf=np.finfo(float).max)
+
+    def area(innocent: Bool[np.ndarray, " pair"]) -> float | None:
+        kept = is_broken | innocent
+        return float(roc_auc_score(is_broken[kept], ranks[kept])) if innocent.any() else None
+
+    auroc = area(~is_broken)
+    assert auroc is not None
+    return Detection(auroc, area(~is_broken & near), area(~is_broken & ~near))
+
+
+def broken_pairs(task: AnchorTask) -> tuple[Pair, ...]:
+    """The ordered pairs whose training target is not the composition."""
+    return tuple(pair for pair in task.seen if task.role(pair) == "overridden")
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 A run keeps them in its folder (:mod:`anchor_interp.runs.measurements`).
 """
 
+import itertools
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,14 +22,14 @@ from anchor_interp.behaviour.answers import answer_map
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.runs.measurements import Measure, kept
 from anchor_interp.runs.run import Run
-from detection import broken_pairs, detection
 from effects import Row, never_came, number_of
-from learning_order import lateness, learning_curves
+from learning_order import broken_pairs, detection, lateness, learning_curves
 
 Numbers = dict[str, float | str | None]  # columns of a study's table: numbers, or a phase's name
 
 # Training losses, in nats: 0.05 is where data count as fitted (NeurIPS paper, section 6).
 LEVELS: Mapping[str, float] = {"steps_to_loss": 0.05, "steps_to_half": 0.5}
+MATCHED = 0.999  # the ID accuracy at which corners on addition are compared
 _LOGGED = 5
 CURVE, CURVE_POINTS = "held_out_loss_", 15  # held-out losses along the training of a language model
 
@@ -96,6 +97,17 @@ def learning(run: Run) -> Numbers:
     return found
 
 
+def matched(run: Run) -> Numbers:
+    """Where the ID accuracy is 0.999 at a second evaluation in a row: the step, OOD accuracy there.
+
+    None for a run that never comes there.
+    """
+    judged = [row for row in run.metrics if "id_accuracy" in row]
+    both = itertools.pairwise(judged)
+    there = next((b for a, b in both if min(a["id_accuracy"], b["id_accuracy"]) >= MATCHED), {})
+    return {"matched_step": there.get("step"), "matched_ood": there.get("ood_accuracy")}
+
+
 def pairs(run: Run) -> Numbers:
     """When each ordered pair is learned, its mean loss, and how well these find broken pairs.
 
@@ -152,21 +164,10 @@ def attributes(run: Run) -> Numbers:
     }
 
 
-MEASURES = {name: Measure(name, f"{__name__}:{name}")
-            for name in ("raw", "answers", "pairs", "language", "embedding", "attributes")} | {
+_PLAIN = ("raw", "answers", "pairs", "language", "embedding", "attributes", "matched")
+MEASURES = {name: Measure(name, f"{__name__}:{name}") for name in _PLAIN} | {
     "mechanism": FINGERPRINT,
     "learning": Measure("learning", f"{__name__}:learning", version=2),
-}  # fmt: skip
-# About how long each takes on a core at ``tiny``.
-SECONDS = {
-    "mechanism": 6.0,
-    "raw": 0.5,
-    "answers": 2.0,
-    "learning": 0.5,
-    "language": 0.5,
-    "pairs": 8.0,
-    "embedding": 1.0,
-    "attributes": 0.1,
 }
 
 

@@ -17,7 +17,7 @@ from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.presets import preset
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.tasks.anchor import TASKS
-from effects import Difference, Mean, Trend, equal
+from effects import Difference, Trend, equal
 from studies import Study
 
 # The narrow NeurIPS model from which random settings start, and the runs of figures 6 and 8.
@@ -126,8 +126,3 @@ def between(number: Any, more: Any, less: Any, where: Any, **words: Any) -> Diff
 def over_gamma(number: Any, where: Any, sign: int = 1) -> Trend:
     """The trend of a number with gamma over random settings of one task and layout."""
     return Trend(number, "gamma", sign=sign, where=where, within=STRATUM, **_IN_POST)
-
-
-def mean_of(number: Any, only: Any, where: Any, **words: Any) -> Mean:
-    """The mean of a number in runs of one phase, in one task and layout."""
-    return Mean(number, only, where=where, **_IN_POST | words)

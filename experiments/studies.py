@@ -9,7 +9,6 @@ the same on every machine.
 import csv
 import io
 import itertools
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,10 +18,9 @@ from pathlib import Path
 from anchor_interp._util import files
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp._util.schema import shown, suggestion
 from anchor_interp.runs.config import RunConfig, last_step
 from anchor_interp.runs.measurements import Measure
-from anchor_interp.runs.run import Run, load
+from anchor_interp.runs.run import Run
 from anchor_interp.sweeps.columns import CIRCUMSTANCES, COLUMNS, Kind
 from anchor_interp.sweeps.engine import Engine
 from anchor_interp.sweeps.folder import SweepFolder, read_table
@@ -51,7 +49,6 @@ _NOT_OF_A_UNET = frozenset(("normalization", "n_layers", "d_model", "id_accuracy
 _FIRST = ("censored", "phase", "run_id", "seed", "status")  # columns that a table begins with
 _KEPT_CIRCUMSTANCES = ("seconds", "machine", "cpu", "torch")
 _LIMIT = 1 << 28
-_LOGGER = logging.getLogger("anchor_interp.experiments")
 
 
 @dataclass(frozen=True)
@@ -104,10 +101,6 @@ class Data(Mapping[str, list[Row]]):
             )
         return [row for name in names for row in self[name]]
 
-    def models(self, *recipes: str) -> list[Run]:
-        """Runs to look into: the user's, or a packaged model of each recipe."""
-        return [*self.own] or [load(f"tiny/{recipe}/1") for recipe in recipes]
-
 
 @cache
 def known() -> dict[str, Study]:
@@ -116,14 +109,6 @@ def known() -> dict[str, Study]:
 
     runs = (RUNS, *(getattr(script, "RUNS", {}) for script in scripts().values()))
     return {name: study for of in runs for name, study in of.items()}
-
-
-def study(name: str) -> Study:
-    """A study by its name."""
-    if name not in (found := known()):
-        near = suggestion(name, found)
-        raise ConfigError(f"no study is called {shown(name)}{near}; known: {', '.join(found)}")
-    return found[name]
 
 
 def train(
@@ -135,7 +120,7 @@ def train(
     folder. The row of a finished run stays, unless the run ends once more with all the numbers that
     the row has, and more. Returns runs that failed or lack a number that this device could make.
     """
-    asked = {name: study(name) for name in names}
+    asked = {name: known()[name] for name in names}
     for name, of in asked.items():
         if of.train is not None:
             of.train(out, of.table(tables, name), engine.device)
@@ -149,8 +134,8 @@ def train(
             mine += [MEASURES[m] for m in one.study.measures if MEASURES[m] not in mine]
     folder, found = SweepFolder(out / "sweep"), dict[str, Row]()
     if configs:
-        sweep(_together(configs.values()), folder.path, engine=engine, measures=measures,
-              quiet=quiet)  # fmt: skip
+        each = Sweep(tuple(Grid(config, seeds=(config.seed,)) for config in configs.values()))
+        sweep(each, folder.path, engine=engine, measures=measures, quiet=quiet)
         found = {row["run_id"]: row for row in read_table(folder.path)}
     lacking = []
     for one in wanted:
@@ -197,14 +182,6 @@ class _Wanted:
 
 def _measured(row: Row) -> set[str]:
     return set((row.get("measured") or "").split())
-
-
-def _together(configs: Iterable[RunConfig]) -> Sweep:
-    """The sweep of some runs: a grid for those that only differ in their seeds."""
-    seeds: dict[RunConfig, list[int]] = {}
-    for config in configs:
-        seeds.setdefault(replace(config, seed=0), []).append(config.seed)
-    return Sweep(tuple(Grid(config, seeds=tuple(found)) for config, found in seeds.items()))
 
 
 def _row(row: Row, config: RunConfig, folder: SweepFolder, of: Study) -> Row:
@@ -255,11 +232,16 @@ def write_rows(path: Path, rows: Rows) -> None:
     """Write a table with the columns that any row fills."""
     filled = {name for row in rows for name, value in row.items() if value is not None} | _WRITTEN
     names = dict.fromkeys([*_FIRST, *(name for row in rows for name in row), *sorted(_WRITTEN)])
+    write_csv(path, rows, [name for name in names if name in filled])
+
+
+def write_csv(path: Path, rows: Rows, columns: Sequence[str]) -> None:
+    """Write these columns of some rows."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, [name for name in names if name in filled], lineterminator="\n",
-                            extrasaction="ignore", restval="")  # fmt: skip
+    writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore", restval="")
     writer.writeheader()
     writer.writerows(rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
     files.write_output(path, text.getvalue().encode())
 
 

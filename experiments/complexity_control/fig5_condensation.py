@@ -13,22 +13,15 @@ settings, pre-LayerNorm.
 
 import math
 import sys
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from matplotlib.figure import Figure
-from scipy.stats import t
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anchor_interp.analysis.statistics import DRAWN, POWER, largest, permutation_p
 from anchor_interp.pages.diagram_maps import rank_map
 from anchor_interp.runs.config import override
-from anchor_interp.sweeps.effects import FEWEST, Estimate
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.functions import Affine, Anchor
@@ -45,19 +38,7 @@ from complexity_control import (
     post_runs,
 )
 from drawing import by_phase, condensed, embedded, strips, titled
-from effects import (
-    Difference,
-    Effect,
-    Finding,
-    Number,
-    Row,
-    Rows,
-    equal,
-    finding_of,
-    grouped,
-    value_of,
-    values_of,
-)
+from effects import Alike, Difference, Row, Rows, equal, value_of, values_of
 from measures import rank_share
 from random_settings import (
     IN_CONTROL,
@@ -104,59 +85,6 @@ def numbered(rows: Rows) -> list[Row]:
     return [row | {"phase": PHASE_OF[row["phase"]]} for row in rows if row["phase"] in PHASE_OF]
 
 
-@dataclass(frozen=True)
-class Alike(Effect):
-    """By how much runs of one phase and stratum stay within a factor of each other.
-
-    ``of`` is a logarithm. A run's distance is that to the mean of the other runs of its phase and
-    stratum, whose settings are others; the effect is the logarithm of ``factor`` minus the mean
-    distance. Below 0 the number changes more than that. Each phase counts alike. A phase of a
-    stratum counts if it has five runs. For p, margins change sign; the interval is Student's, with
-    Welch's degrees of freedom.
-    """
-
-    of: Number
-    factor: float
-
-    def measure(self, rows: Rows) -> Finding:
-        """See the class."""
-        (sample,), censored = self.samples(rows, self.of, lambda _: True)
-        margins: dict[Any, list[float]] = defaultdict(list)
-        size = 0.0
-        runs: dict[Any, list[Row]] = defaultdict(list)
-        for (phase, *_), group in grouped(sample, ("phase", *STRATUM)).items():
-            if len(group) >= FEWEST:
-                logs = np.array(values_of(group, self.of))
-                others = (logs.sum() - logs) / (len(logs) - 1)
-                size = max(size, largest(logs))
-                margins[phase] += [*(math.log(self.factor) - np.abs(logs - others))]
-                runs[phase] += group
-        if not margins:
-            note = f"no phase has {FEWEST} runs in a task and layout"
-            return finding_of([sample], censored, problem="nothing comparable", note=note)
-        found = _mean_of_means([*margins.values()], size)
-        return finding_of([*runs.values()], censored, found, is_margin=True)
-
-
-def _mean_of_means(groups: Sequence[Sequence[float]], size: float) -> Estimate:
-    """The mean over groups of their means, with Welch's interval and the p of sign flips.
-
-    ``size`` is the largest number that the values were computed from.
-    """
-    weighted = [np.array(group) / (len(group) * len(groups)) for group in groups]
-    effect = float(sum(values.sum() for values in weighted))
-    variances = np.array([len(values) * values.var(ddof=1) for values in weighted])
-    error, reach, finds = math.sqrt(variances.sum()), 0.0, 0.0
-    if error:
-        df = error**4 / (variances**2 / [len(values) - 1 for values in weighted]).sum()
-        reach = float(t.ppf(0.975, df)) * error
-        finds = reach + float(t.ppf(POWER, df)) * error
-    together = np.concatenate(weighted)
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], (DRAWN, len(together)))
-    p = permutation_p(abs(effect), np.abs(signs @ together), exact=False, size=size)
-    return Estimate(effect, effect - reach, effect + reach, p, finds)
-
-
 _SETTINGS = ("gamma", "gamma_qk", "weight_decay")
 _DESIGN = ("task", "normalization", "design")
 CLAIMS = [
@@ -196,8 +124,8 @@ CLAIMS = [
         "increasing phase index", statistic="stable rank over its initial value, phase 2 minus "
         "phase 3", known=KNOWN_PRE),
     Claim("c6c-within", "the stable rank is alike within a phase",
-        Alike(log_rank_share, HALF_A_STEP, **IN_PRE | {"select": numbered}), least=0.0,
-        source="C VI-C, figure 5C",
+        Alike(log_rank_share, HALF_A_STEP, within=STRATUM, **IN_PRE | {"select": numbered}),
+        least=0.0, source="C VI-C, figure 5C",
         quote="Within the same phase, the stable rank values remain relatively consistent across "
         "different setups",
         statistic="log of 1.65 minus the log ratio of a run's stable rank (over its initial value) "

@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.pages.style import INK, QUALITATIVE, panel
 from anchor_interp.runs.config import override
-from anchor_interp.runs.run import load
 from anchor_interp.sweeps.spec import Grid, Sweep
 from claims import Claim
 from common import Panels, main
@@ -31,7 +30,6 @@ from concepts.pictures import bits_of, every_node
 from concepts.presets import TASKS
 from effects import Difference, equal, grouped, values_of
 from ledger import table
-from studies import TABLES as FOLDER
 from studies import Data, Study
 
 # PyTorch's default, then smaller weights. 1.0 reduces the standard deviation of a layer of 16
@@ -67,19 +65,18 @@ CLAIMS = [
 
 
 def draw(data: Data) -> Panels:
-    """The concept graph, drawings of its unseen nodes, and the shares of right drawings.
+    """The concept graph and the shares of right drawings, or what runs of the user (--run) draw.
 
-    The runs drawn are the first seed of those that judge, where they stand beside the tables.
+    Weights of runs are not in the repository.
     """
-    folders = sorted((FOLDER / "tiny" / "concepts").glob("gamma-*"))
-    found = {run: drawings(run, 8) for run in data.own or map(load, folders)}
-    drawn = [(f"(B) gamma {run.config.init.gamma:g}", unseen(of)) for run, of in found.items()]
     graph = [("(A) trained (framed) and tested (dashed)", concept_graph(TASKS["concepts"]))]
     if data.own:
+        drawn = [(f"(B) gamma {run.config.init.gamma:g}", unseen(drawings(run, 8)))
+                 for run in data.own]  # fmt: skip
         return [graph, drawn]
     shown = {"train_accuracy": "trained tuples", "ood_accuracy": "unseen tuples",
              "ood_shape": "shape of unseen tuples"}  # fmt: skip
-    return [[*graph, *drawn], [(title, over_gamma(data, name)) for name, title in shown.items()]]
+    return [graph, [(title, over_gamma(data, name)) for name, title in shown.items()]]
 
 
 def concept_graph(task: Concepts) -> Figure:
@@ -97,7 +94,8 @@ def concept_graph(task: Concepts) -> Figure:
             inset: Any = axes.inset_axes(at, transform=axes.transData)
             inset.imshow(picture)
             inset.set(xticks=[], yticks=[])
-            inset.set_xlabel(task.title(node).partition(" ")[2], fontsize=7)
+            inset.set_xlabel(task.title(node).partition(" ")[2], fontsize=7,
+                             bbox={"fc": "white", "lw": 0, "pad": 0.5})  # fmt: skip
             width = 1.6 if name in task.trained + task.tested else 0.3
             for spine in inset.spines.values():
                 spine.set(visible=True, ls="--" if name in task.tested else "-", lw=width)
@@ -131,6 +129,7 @@ def over_gamma(data: Data, name: str) -> Figure:
                              label=label if gamma == 0.5 else None)  # fmt: skip
                 axes.plot([at - 0.02, at + 0.02], [mean(shares)] * 2, color=INK, lw=1.4)
         axes.set(ylim=(-0.03, 1.03), xlabel=r"initialisation rate $\gamma$", ylabel="share right")
+        axes.set_xticks(GAMMAS, [f"{gamma:g}" for gamma in GAMMAS])
         axes.grid(alpha=0.25)
         figure.legend(loc="outside lower center", ncols=1, frameon=False, fontsize=8)
     return figure

@@ -16,6 +16,7 @@ The five seeds did not bear this out: 0.92 and 0.75 with 24,155 examples.
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -75,9 +76,9 @@ def _addition_20() -> Sweep:
 
 
 def _addition_matched() -> Sweep:
-    """All four corners of a seed, then those of the next, each until its ID accuracy is 0.999."""
+    """All four corners of a seed, then those of the next."""
     (grid,) = _addition_20().grids
-    start = override(grid.start, until_accuracy=0.999)
+    start = override(grid.start, steps=8_000, eval_every=100)
     seeds = range(1065, 1085)
     return Sweep(tuple(Grid(start, _CORNER_SETTINGS, seeds=(seed,)) for seed in seeds))
 
@@ -117,7 +118,9 @@ RUNS: Mapping[str, Study] = {
     ),
     "cogs-fitted": Study("two corners on COGS until they are fitted", _cogs_fitted),
     "addition-20": Study("both settings on addition, twenty seeds", _addition_20),
-    "addition-matched": Study("four corners on addition until they are fitted", _addition_matched),
+    "addition-matched": Study(
+        "four corners on addition until their ID accuracy is 0.999", _addition_matched, ("matched",)
+    ),
     "addition": Study("both settings and the data on addition", _addition),
     "scan": Study(
         "both settings and the data on SCAN",
@@ -144,6 +147,16 @@ def square(rows: Rows) -> list[Row]:
 def at_random(rows: Rows) -> list[Row]:
     """Runs on addition without pairs drawn at random."""
     return [row for row in rows if row["task"].endswith("random")]
+
+
+def whole_seeds(rows: Rows) -> list[Row]:
+    """The seeds whose four corners have ended; runs that were never matched do not count."""
+    ended = Counter(row["seed"] for row in rows if row["status"] == "done")
+    return [
+        row if row.get("matched_ood") is not None else row | {"status": "never matched"}
+        for row in rows
+        if ended[row["seed"]] == 4
+    ]
 
 
 def with_place(rows: Rows) -> list[Row]:
@@ -185,6 +198,10 @@ _EITHER = (
 _FASTER = (
     "leading to faster convergence and better generalization at the same data scale compared to "
     "models with large initialization (small weight decay coefficients)"
+)
+_AT_EQUAL_ID = (
+    "Seeds whose corners all know what they were shown: `addition-matched`, 80 runs of 8,000 "
+    "steps, 2 core-hours, finds 0.16 (`--train`)."
 )
 _TAKES = (
     "A setting that a small model learns: with three hops each next concept is right after 2,500 "
@@ -230,20 +247,25 @@ CLAIMS = [
         Difference("ood_accuracy", _fitted(0.8, 0.1), _fitted(0.5, 0.01), _BOTH,
             runs=("addition-20",), cluster=("seed",), unconverged=True, above=("ood_accuracy",
             0.1))),
+    registered("addition-matched", "addition: a square is answered better, at equal ID",
+        Difference("matched_ood", equal(gamma=0.8, weight_decay=0.1),
+            equal(gamma=0.5, weight_decay=0.01), runs=("addition-matched",), select=whole_seeds,
+            unconverged=True, above=("matched_ood", 0.1)),
+        takes="Ten of its twenty seeds or more: 2 core-hours for all (`--train`)."),
     Claim("c7-addition-gamma", "addition: small weights help by themselves",
         Difference("ood_accuracy", equal(gamma=0.8), equal(gamma=0.5), ("gamma", "gamma_qk"),
             **_SQUARE | {"within": ("task", "n_sequences", "weight_decay")}), least=0.1,
         source="C VII, figure 7C",
         quote=_EITHER,
         statistic="the same number, small minus large initialisation at equal weight decay and "
-        "data", known=("addition",)),
+        "data", takes=_AT_EQUAL_ID + " Of runs as these:", known=("addition",)),
     Claim("c7-addition-decay", "addition: weight decay helps by itself",
         Difference("ood_accuracy", equal(weight_decay=0.1), equal(weight_decay=0.01),
             ("weight_decay",), **_SQUARE | {"within": ("task", "n_sequences", "gamma")}), least=0.1,
         source="C VII, figure 7C",
         quote=_EITHER,
         statistic="the same number, much minus little weight decay at equal initialisation and "
-        "data", known=("addition",)),
+        "data", takes=_AT_EQUAL_ID + " Of runs as these:", known=("addition",)),
     Claim("c7-prontoqa", "PrOntoQA: new worlds are answered better",
         Difference("id_accuracy", _MUCH, _LITTLE, fitted=("train_accuracy", 0.95), **_WORLDS),
         least=0.1, source="C VII, figure 7E",
@@ -358,7 +380,7 @@ def corners_table(data: Data) -> str:
     """The mean and the range of every accuracy in each corner; the paper's two are bold."""
     lines = []
     accuracies = ("train_accuracy", "id_accuracy", "ood_accuracy")
-    for study in RUNS:
+    for study in filter(data.__contains__, RUNS):
         rows = data.rows(study)
         settings = ([*map(r.get, ("gamma", "weight_decay"))] for r in rows)
         ends = [max(corners := [*settings]), min(corners)]

@@ -32,10 +32,10 @@ from anchor_interp.tasks.functions import Affine, Override, Pair
 from claims import Claim, registered
 from common import Panels, main
 from complexity_control import CONTROL, LARGE, SMALL
-from detection import Detection, detection
 from drawing import HOLLOW, legend, over_depth, strip, strips
 from drawing import SMALL as BLUE
 from effects import Difference, Mean, Row, Rows, equal, number_of, values_of
+from learning_order import Detection, detection
 from ledger import table
 from studies import Data, Study
 

@@ -26,15 +26,13 @@ def main() -> None:
     parser = argparse.ArgumentParser("evidence", description="Measure runs for docs/evidence.")
     parser.add_argument("name", help="a module of evidence that has a measure")
     parser.add_argument("--runs", type=Path, default=Path("runs/recipes"), help="folder of runs")
-    parser.add_argument("--seeds", type=int, nargs="+", help="of the recipes' runs")
     asked = parser.parse_args()
     module = importlib.import_module(f"evidence.{asked.name}")
     try:
         if hasattr(module, "runs"):
             rows = [about | module.measure(run) for about, run in module.runs(asked.runs)]
         else:
-            seeds = asked.seeds or getattr(module, "SEEDS", FRESH_SEEDS)
-            rows = _of_recipes(asked.name, asked.runs, seeds)
+            rows = _of_recipes(asked.name, asked.runs, getattr(module, "SEEDS", FRESH_SEEDS))
         parts: dict[str, Any] = module.report(rows)
         tell(asked.name, parts.pop("data", {"runs": rows}), **parts)
     except AnchorInterpError as error:

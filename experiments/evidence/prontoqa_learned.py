@@ -3,13 +3,11 @@
 A proof has parts that are learned at different times: which concept comes next, whether the last
 property is negated (the *sign*), and the judgement. ``along`` measures them along training.
 
-``python experiments/evidence/prontoqa_learned.py OUT PILOT`` trains one of
-:data:`PILOTS`, resumes it, and writes ``OUT/PILOT.csv``. Pilots judge no claim.
+``python -m evidence.prontoqa_learned OUT PILOT`` trains one of :data:`PILOTS`, or resumes it, and
+writes ``OUT/PILOT.csv``, a row every 100 steps. Pilots judge no claim.
 """
 
 import argparse
-import csv
-import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,25 +17,23 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+import curves
 from anchor_interp._util.environment import resolve_device, stop_signals
-from anchor_interp._util.files import write_output
 from anchor_interp.models.batches import masked_batch
 from anchor_interp.models.forward import fast_logits
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.realistic.prontoqa import Prontoqa
 from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.runs.loop import StepEvent, TrainState, fit
-from anchor_interp.runs.objectives import make_objective
+from anchor_interp.runs.loop import StepEvent, TrainState
 from anchor_interp.runs.presets import preset
-from anchor_interp.runs.session import Probes, Session
-from anchor_interp.runs.store import writing
 from anchor_interp.tasks.examples import Dataset
+from effects import Row
+from studies import write_csv
 
 _WORDS = Prontoqa().words
 _STOP, _EVERY, _IS, _A, _NOT, _TRUE, _FALSE = map(
     _WORDS.index, (".", "Every", "is", "a", "not", "True", "False")
 )
-PARTS = ("concept", "sign", "earlier sign", "property", "judgement", "rest")
 
 
 @dataclass(frozen=True)
@@ -109,19 +105,18 @@ def _parts(sentences: list[list[int]]) -> Iterator[str]:
 
 
 @torch.no_grad()
-def along(model: HookedTransformer, examples: Dataset, parts: np.ndarray) -> Mapping[str, float]:
+def along(model: HookedTransformer, examples: Dataset, parts: np.ndarray) -> Row:
     """Mean loss in nats, and share of right tokens, of each part."""
     batch = masked_batch(examples, model.cfg.n_ctx, next(model.parameters()).device)
     logits = fast_logits(model, batch.tokens, batch.places)[: len(parts)]
     targets = batch.targets[: len(parts)]
     losses = F.cross_entropy(logits, targets, reduction="none").cpu().numpy()
     right = (logits.argmax(-1) == targets).cpu().numpy()
-    row = {}
-    for part in PARTS:
-        if (mine := parts == part).any():
-            row[f"{part} loss"] = round(float(losses[mine].mean()), 4)
-            row[f"{part} right"] = round(float(right[mine].mean()), 4)
-    return row
+    return {
+        f"{part} {name}": round(float(values[parts == part].mean()), 4)
+        for part in dict.fromkeys(parts)
+        for name, values in (("loss", losses), ("right", right))
+    }
 
 
 def _pilot(task: Prontoqa, seed: int, **changes: object) -> RunConfig:
@@ -144,59 +139,30 @@ PILOTS: Mapping[str, RunConfig] = {
 }
 
 
-def train(config: RunConfig, path: Path, table: Path, device: torch.device, until: int) -> None:
-    """Train a pilot up to a step, measuring every 100 steps, or until a signal comes."""
-    objective = make_objective(config, device)
-    probes = config.task.examples("id", 256, seed=3)
-    parts = np.array(parts_of(probes))
-    with writing(path, config) as writer, stop_signals() as stopped:
-        session = Session(writer, Probes(config, objective.training), device)
-        rows = [row for row in _read(table) if row["step"] <= session.state.step]
-        latest: dict[str, float] = {}
-
-        def on_event(state: TrainState, event: StepEvent) -> None:
-            logged = session.log(event) or {}
-            latest.update({name: logged[name] for name in logged if name.endswith("accuracy")})
-            if event.step % 100 == 0:
-                row = {"step": event.step, "loss": round(float(event.loss), 4)}
-                rows.append(row | dict(along(state.model, probes, parts)) | latest)
-                latest.clear()
-                _write(table, rows)
-            session.keep()
-
-        end = min(until, session.last_step)
-        while session.state.step < end and not stopped():
-            fit(session.state, objective, until=min(end, session.next_due), on_event=on_event)
-        session.keep(leaving=True)
-        if session.is_trained and not stopped():
-            session.judge(stopped)
-
-
-def _read(table: Path) -> list[dict[str, float]]:
-    lines = csv.DictReader(table.read_text().splitlines()) if table.exists() else ()
-    return [{name: float(text) for name, text in line.items() if text} for line in lines]
-
-
-def _write(table: Path, rows: list[dict[str, float]]) -> None:
-    text = io.StringIO()
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_output(table, text.getvalue().encode())
-
-
 def main() -> None:
     """Train a pilot."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("pilot", choices=PILOTS)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--until", type=int, default=1 << 30)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    device, table = resolve_device(asked.device), asked.out / f"{asked.pilot}.csv"
-    train(PILOTS[asked.pilot], asked.out / "runs" / asked.pilot, table, device, asked.until)
+    config, device = PILOTS[asked.pilot], resolve_device(asked.device)
+    probes = config.task.examples("id", 256, seed=3)
+    parts = np.array(parts_of(probes))
+
+    def row_of(state: TrainState, event: StepEvent, logged: Row) -> Row | None:
+        if event.step % 100:
+            return None
+        judged = {name: logged[name] for name in logged if name.endswith("accuracy")}
+        measured = {"step": event.step, "loss": round(float(event.loss), 4)} | judged
+        return measured | along(state.model, probes, parts)
+
+    with stop_signals() as stopped:
+        rows = curves.train(config, asked.out / asked.pilot, device, stopped, row_of)
+    if rows:
+        columns = dict.fromkeys(name for row in rows for name in row)
+        write_csv(asked.out / f"{asked.pilot}.csv", rows, [*columns])
 
 
 if __name__ == "__main__":

@@ -100,9 +100,9 @@ def witnesses(rows: Rows) -> list[Row]:
     """
     found = []
     for (depth, gamma, seed), mine in grouped(rows, (*CELL, "seed")).items():
-        runs = [_run(curve) for curve in grouped(mine, ("run_id",)).values()]
-        one: Mapping[str, Any] = next((run for run in runs if run["lr"] == ONE_RATE), {})
-        fitted = [run for run in runs if run["fitted"]]
+        runs = by_run(mine)
+        one: Row = next((run for run in runs if run["lr"] == ONE_RATE), {})
+        fitted = [run for run in runs if run["fitted_step"] is not None]
         row: Row = {
             "run_id": f"{depth:g}-{gamma:g}-{int(seed)}", "status": "done", "censored": not fitted,
             "seed": int(seed), "n_layers": int(depth), "gamma": gamma, "task": "neurips",
@@ -111,25 +111,11 @@ def witnesses(rows: Rows) -> list[Row]:
         for name in ("best_ood", "best_symmetric", "best_id"):
             row[name] = max(run[name] for run in runs)
             row[f"{name}_at_one_rate"] = one.get(name)
-        for name in ("end_ood", "end_symmetric"):
-            row[name] = max((run[name] for run in fitted), default=None)
-        row["by_rule"] = sum(run["end_ood"] > 0.5 for run in fitted)
-        row["by_other"] = sum(run["end_symmetric"] > 0.5 for run in fitted)
+        for name, count in (("ood", "by_rule"), ("symmetric", "by_other")):
+            ends = [run[f"last_{name}"] for run in fitted]
+            row |= {f"end_{name}": max(ends, default=None), count: sum(end > 0.5 for end in ends)}
         found.append(row)
     return found
-
-
-def _run(curve: Sequence[Row]) -> dict[str, Any]:
-    """What a run's curve says."""
-    curve = sorted(curve, key=lambda row: row["step"])
-    full = [row["train"] >= FITTED for row in curve]
-    rule, symmetric = [row["x-10"] for row in curve], [row["x-6"] for row in curve]
-    return {
-        "lr": curve[0]["lr"], "fitted": any(a and b for a, b in itertools.pairwise(full)),
-        "best_ood": max(rule), "best_symmetric": max(symmetric),
-        "best_id": max(row["id"] for row in curve),
-        "end_ood": rule[-1], "end_symmetric": symmetric[-1],
-    }  # fmt: skip
 
 
 def judged(rows: Rows) -> list[Row]:
@@ -165,73 +151,46 @@ _TO_LENGTH = (
 )
 
 CLAIMS = [
-    registered(
-        "fig2-inferential", "smaller weights: higher best OOD accuracy",
-        Rise("best_ood", "gamma", unconverged=True, **_DEPTHS),
-    ),
-    registered(
-        "fig2-symmetric", "larger weights: higher best symmetric accuracy",
-        Rise("best_symmetric", "gamma", sign=-1, unconverged=True, **_DEPTHS),
-    ),
-    registered(
-        "fig2-inferential-level", "small weights: most answers infer at their best",
+    registered("fig2-inferential", "smaller weights: higher best OOD accuracy",
+        Rise("best_ood", "gamma", unconverged=True, **_DEPTHS)),
+    registered("fig2-symmetric", "larger weights: higher best symmetric accuracy",
+        Rise("best_symmetric", "gamma", sign=-1, unconverged=True, **_DEPTHS)),
+    registered("fig2-inferential-level", "small weights: most answers infer at their best",
         Mean("best_ood", lambda row: row["gamma"] > 0.7, 0.5, unconverged=True, **_SEEN),
         note="Models pass through the rule: at the end 15 of 42 runs of gamma 0.8 and 0.95 answer "
         "mostly by it, of those that have fitted 11 of 26. At gamma 0.8 with two layers the best "
         "share of symmetric answers is 0.87. The paper's appendix A gives gamma = 0.8 for "
-        "symmetric models of two layers: in its figures a gamma can be called small or large.",
-    ),
-    registered(
-        "fig2-symmetric-level", "large weights: most are symmetric at their best",
-        Mean("best_symmetric", lambda row: row["gamma"] < 0.6, 0.5, unconverged=True, **_SEEN),
-    ),
-    registered(
-        "fig2-shadow-deep", "four layers, very large weights: seen pairs fail",
-        Difference(
-            "best_id_accuracy", lambda row: row["gamma"] > 0.4, lambda row: row["gamma"] < 0.4,
-            runs=("deep",),
-        ),
-        name="fig2-shadow",
+        "symmetric models of two layers: in its figures a gamma can be called small or large."),
+    registered("fig2-symmetric-level", "large weights: most are symmetric at their best",
+        Mean("best_symmetric", lambda row: row["gamma"] < 0.6, 0.5, unconverged=True, **_SEEN)),
+    registered("fig2-shadow-deep", "four layers, very large weights: seen pairs fail",
+        Difference("best_id_accuracy", lambda row: row["gamma"] > 0.4, lambda row: row["gamma"] <
+            0.4, runs=("deep",)), name="fig2-shadow",
         note="As registered, with runs that have not fitted: +0.48 [0.18, 0.79], supported. It is "
-        "withheld because all of it is gamma 0.2, where training stops after 4,000 steps with 7 to "
-        "9 % of the data learned. At gamma 0.3 no run is below the 90 % of the caption.",
-        takes="Runs at gamma 0.2 that fit their data; after 4,000 steps they have learned 7 to 9 % "
-        "of it. The paper's 92,285 updates for 14 runs: half an hour of an H100 as one batch of "
-        "models, two hours one after the other with the paper's 2,048 sequences an update.",
-    ),
-    registered(
-        "fig2-inferential-end", "smaller weights infer at the end",
-        Rise("end_ood", "gamma", **_DEPTHS),
-    ),
-    registered(
-        "fig2-symmetric-end", "larger weights are symmetric at the end",
-        Rise("end_symmetric", "gamma", sign=-1, **_DEPTHS),
-    ),
-    registered(
-        "equal-length-best", "equal length: small weights come to the rule",
-        Difference("best_ood", _SMALL, _LARGE, runs=("equal-length",)), takes=_TO_LENGTH,
-    ),
-    registered(
-        "equal-length-end", "equal length: small weights infer at the end",
-        Difference("end_ood", _SMALL, _LARGE, runs=("equal-length",)), takes=_TO_LENGTH,
-    ),
-    registered(
-        "equal-length-symmetric", "equal length: large weights end symmetric",
-        Difference("end_symmetric", _LARGE, _SMALL, runs=("equal-length",)), takes=_TO_LENGTH,
-    ),
-    registered(
-        "paper-run-inferential", "the paper's whole training: gamma 0.8 infers",
+        "withheld because all of it is gamma 0.2, where training stops after 4,000 steps with 7 "
+        "to 9 % of the data learned. At gamma 0.3 no run is below the 90 % of the caption.",
+        takes="Runs at gamma 0.2 that fit their data; after 4,000 steps they have learned 7 to 9 "
+        "% of it. The paper's 92,285 updates for 14 runs: half an hour of an H100 as one batch of "
+        "models, two hours one after the other with the paper's 2,048 sequences an update."),
+    registered("fig2-inferential-end", "smaller weights infer at the end",
+        Rise("end_ood", "gamma", **_DEPTHS)),
+    registered("fig2-symmetric-end", "larger weights are symmetric at the end",
+        Rise("end_symmetric", "gamma", sign=-1, **_DEPTHS)),
+    registered("equal-length-best", "equal length: small weights come to the rule",
+        Difference("best_ood", _SMALL, _LARGE, runs=("equal-length",)), takes=_TO_LENGTH),
+    registered("equal-length-end", "equal length: small weights infer at the end",
+        Difference("end_ood", _SMALL, _LARGE, runs=("equal-length",)), takes=_TO_LENGTH),
+    registered("equal-length-symmetric", "equal length: large weights end symmetric",
+        Difference("end_symmetric", _LARGE, _SMALL, runs=("equal-length",)), takes=_TO_LENGTH),
+    registered("paper-run-inferential", "the paper's whole training: gamma 0.8 infers",
         Mean("best_ood", equal(gamma=0.8), 0.5, runs=("paper-run",)),
         note="One run, which does not: 0.36 of its answers follow the rule at its best, after "
         "2,000 of 92,285 updates, and none at the end, where 0.98 are the other order's. One run "
         "cannot decide a claim by p.",
-        takes="Four more runs of gamma 0.8, 4 minutes of an H100 each (`--train --device cuda`).",
-    ),
-    registered(
-        "paper-run-symmetric", "the paper's whole training: gamma 0.5 is symmetric",
+        takes="Four more runs of gamma 0.8, 4 minutes of an H100 each (`--train --device cuda`)."),
+    registered("paper-run-symmetric", "the paper's whole training: gamma 0.5 is symmetric",
         Mean("last_symmetric", equal(gamma=0.5), 0.5, runs=("paper-run",)),
-        takes="Five runs of gamma 0.5, 4 minutes of an H100 each (`--train --device cuda`).",
-    ),
+        takes="Five runs of gamma 0.5, 4 minutes of an H100 each (`--train --device cuda`)."),
 ]  # fmt: skip
 
 
@@ -249,9 +208,10 @@ def draw(data: Data) -> Panels:
         for name in ("figure2-wide", "equal-length", "paper-run")
     )
     for (depth,), of in grouped(curves, ("n_layers",)).items():
-        panels.append([(f"along training, {depth:g} layers", courses(of, depth))])
-    panels.append([("12,000 steps, 2 layers", over_steps(longer)),
-                   ("the paper's 92,285 updates", over_steps(whole))])  # fmt: skip
+        panels.append([(f"along training, {depth:g} layers", courses(of, "id"))])
+    kinds = (("train", "training", INK), *_ANSWERS)
+    panels.append([("12,000 steps, 2 layers", courses(longer, "step", kinds)),
+                   ("the paper's 92,285 updates", courses(whole, "step", kinds))])  # fmt: skip
     rows = data.rows("figure2-wide")
     panels.append([
         (f"({letter}) {name}, best, width 400", depth_map(rows, f"best_{column}"))
@@ -304,42 +264,25 @@ def best_and_end(rows: Rows, best: str, end: str, colour: str) -> Figure:
     return figure
 
 
-def courses(curves: Rows, depth: float) -> Figure:
-    """Answers to (4, 3) over ID accuracy along training: a panel a gamma, a line a run."""
-    gammas = grouped(curves, ("gamma",))
-    with single(2.1 * len(gammas), 2.9) as figure:
+def courses(curves: Rows, x: str, kinds: Sequence[Any] = _ANSWERS) -> Figure:
+    """Answers to (4, 3) over ID accuracy or the step: a panel a gamma, a line a run."""
+    gammas, over_steps = grouped(curves, ("gamma",)), x == "step"
+    with single(2.6 * max(len(gammas), 2) if over_steps else 2.1 * len(gammas), 2.9) as figure:
         panels: Any = figure.subplots(1, len(gammas), squeeze=False, sharey=True)[0]
         for axes, ((gamma,), rows) in zip(panels, gammas.items(), strict=True):
             for run in grouped(rows, ("run_id",)).values():
                 run.sort(key=lambda row: row["step"])
-                for column, _, colour in _ANSWERS:
-                    xs, ys = ([row[name] for row in run] for name in ("id", column))
-                    axes.plot(xs, ys, color=colour, linewidth=0.8, alpha=0.7)
-                    axes.plot(xs[-1], ys[-1], "o", color=colour, markersize=4)
-            axes.set(title=f"gamma {gamma:g}", xlabel="ID accuracy", ylim=(-0.03, 1.03))
-        panels[0].set_ylabel(f"share of (4, 3), {depth:g} layers")
-        handles = [Line2D([], [], color=colour, label=name) for _, name, colour in _ANSWERS]
-        handles.append(Line2D([], [], color=INK, marker="o", linestyle="none", label="the end"))
-        figure.legend(handles=handles, loc="outside lower left", ncols=3, frameon=False)
-    return figure
-
-
-def over_steps(curves: Rows) -> Figure:
-    """Answers to (4, 3) and the training accuracy over steps: a panel a gamma, a line a run."""
-    gammas = grouped(curves, ("gamma",))
-    kinds = (("train", "training accuracy", INK), *_ANSWERS)
-    with single(max(2.6 * len(gammas), 5.2), 2.9) as figure:
-        panels: Any = figure.subplots(1, len(gammas), squeeze=False, sharey=True)[0]
-        for axes, ((gamma,), rows) in zip(panels, gammas.items(), strict=True):
-            for run in grouped(rows, ("run_id",)).values():
                 for column, _, colour in kinds:
-                    told = [(row["step"], row[column]) for row in run if row[column] is not None]
+                    told = [(row[x], row[column]) for row in run if row[column] is not None]
                     axes.plot(*zip(*told, strict=True), color=colour, linewidth=0.8, alpha=0.7)
                     axes.plot(*told[-1], "o", color=colour, markersize=4)
-            axes.set(title=f"gamma {gamma:g}", xscale="log", xlabel="step", ylim=(-0.03, 1.03))
-        panels[0].set_ylabel("share")
+            axes.set(title=f"gamma {gamma:g}", ylim=(-0.03, 1.03),
+                     xlabel="step" if over_steps else "ID accuracy",
+                     xscale="log" if over_steps else "linear")  # fmt: skip
+        panels[0].set_ylabel("share" if over_steps else "share of (4, 3)")
         handles = [Line2D([], [], color=colour, label=name) for _, name, colour in kinds]
-        figure.legend(handles=handles, loc="outside lower left", ncols=3, frameon=False)
+        handles.append(Line2D([], [], color=INK, marker="o", linestyle="none", label="the end"))
+        figure.legend(handles=handles, loc="outside lower left", ncols=4, frameon=False)
     return figure
 
 

@@ -22,6 +22,7 @@ from anchor_interp.analysis.clusters import pair_clusters
 from anchor_interp.analysis.flow import information_flow
 from anchor_interp.pages.mechanism_figures import cluster_map
 from anchor_interp.pages.mechanism_figures import information_flow as flow_map
+from anchor_interp.runs.run import load
 from anchor_interp.tasks.sequences import PROBE
 from claims import Claim
 from common import Panels, main
@@ -31,48 +32,37 @@ from random_settings import COMPOSITE, IN_NEURIPS, INFERENTIAL, KNOWN, SYMMETRIC
 from studies import Data
 
 CLAIMS = [
-    Claim(
-        "n51-symmetric-route", "symmetric models take the symmetric route",
-        between("route_symmetric", SYMMETRIC, INFERENTIAL, IN_NEURIPS),
-        least=0.3, source="N 5.1, figure 3a",
+    Claim("n51-symmetric-route", "symmetric models take the symmetric route",
+        between("route_symmetric", SYMMETRIC, INFERENTIAL, IN_NEURIPS), least=0.3,
+        source="N 5.1, figure 3a",
         quote="In the first layer of the network, the attention mechanism combines the "
-        "information from the two anchors and places it in the last token of the "
-        "sequence.",
-        statistic="share of the effect on the symmetric route, symmetric minus inferential "
-        "runs",
-        known=KNOWN,
-    ),
-    Claim(
-        "n51-inferential-route", "inferential models take the inferential route",
-        between("route_inferential", INFERENTIAL, SYMMETRIC, IN_NEURIPS),
-        least=0.2, source="N 5.1, figure 3c",
-        quote="in the first layer, the key item information is moved to the positions of the "
-        "two anchors, and each anchor is combined with the key item information "
-        "separately",
-        statistic="share of the effect on the inferential route, inferential minus symmetric "
-        "runs",
-        known=KNOWN,
-    ),
-    Claim(
-        "n51-merged", "symmetric models merge both orders of a pair",
-        between("order_first", COMPOSITE, SYMMETRIC, IN_NEURIPS),
-        least=0.15, source="N 5.1, figure 3b",
-        quote="symmetric anchor-key pairs (e.g., (3, 4) and (4, 3)) are clustered together in "
-        "the X^ao(1) vector space, confirming that the model learns to map them to "
-        "similar representations",
+        "information from the two anchors and places it in the last token of the sequence.",
+        statistic="share of the effect on the symmetric route, symmetric minus inferential runs",
+        known=KNOWN),
+    Claim("n51-inferential-route", "inferential models take the inferential route",
+        between("route_inferential", INFERENTIAL, SYMMETRIC, IN_NEURIPS), least=0.2,
+        source="N 5.1, figure 3c",
+        quote="in the first layer, the key item information is moved to the positions of the two "
+        "anchors, and each anchor is combined with the key item information separately",
+        statistic="share of the effect on the inferential route, inferential minus symmetric runs",
+        known=KNOWN),
+    Claim("n51-merged", "symmetric models merge both orders of a pair",
+        between("order_first", COMPOSITE, SYMMETRIC, IN_NEURIPS), least=0.15,
+        source="N 5.1, figure 3b",
+        quote="symmetric anchor-key pairs (e.g., (3, 4) and (4, 3)) are clustered together in the "
+        "X^ao(1) vector space, confirming that the model learns to map them to similar "
+        "representations",
         statistic="change of X_ao L0 when the anchors change places over that when another pair "
         "takes their place, composite minus symmetric runs",
         note="The figure has symmetric models alone, in which the change is 0.11. By itself that "
         "shows little: it is 0.30 in memorizing runs and 0.34 in composite ones, which tell the "
-        "orders apart. So composite runs are the contrast.",
-        known=KNOWN,
-    ),
+        "orders apart. So composite runs are the contrast.", known=KNOWN),
 ]  # fmt: skip
 
 
 def draw(data: Data) -> Panels:
     """Information flow and the states of pairs after layer 0, and the routes of every run."""
-    symmetric = [] if data.own else data.models("neurips-symmetric")
+    symmetric = [] if data.own else [load("tiny/neurips-symmetric/1")]
     runs = [*symmetric, *pair(data)[: 1 if symmetric else None]]
     panels: list[list[tuple[str, Figure]]] = []
     for run, letter in zip(runs, "ac", strict=False):

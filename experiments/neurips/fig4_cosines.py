@@ -32,21 +32,16 @@ Corner = tuple[tuple[int, ...], tuple[int, ...]]  # groups of anchors along rows
 LOW, UP = ((3, 3), (2, 2)), ((1, 2), (1, 3))  # figure 4a and 4b, below and above the diagonal
 
 CLAIMS = [
-    Claim(
-        "n52-answers", "inferential models have parallel equal answers",
-        between("answer", INFERENTIAL, SYMMETRIC, IN_NEURIPS),
-        least=0.15, source="N 5.2, figure 4a, 4b",
+    Claim("n52-answers", "inferential models have parallel equal answers",
+        between("answer", INFERENTIAL, SYMMETRIC, IN_NEURIPS), least=0.15,
+        source="N 5.2, figure 4a, 4b",
         asks="In inferential models equal answers to different pairs have parallel X_ao in the "
         "last layer (X^ao(2) in the paper). In symmetric models they do not.",
-        statistic="contrast of equal answers against near misses, inferential minus symmetric "
-        "runs",
+        statistic="contrast of equal answers against near misses, inferential minus symmetric runs",
         note="The paper shows raw cosines; ours are centred, against near misses. Raw, the "
-        "symmetric specimen is the more parallel one, so the paper's own statistic points "
-        "the other way there; it was not kept of these runs.",
-        known=KNOWN,
-    ),
-    Claim(
-        "n52-raw", "raw cosines of equal answers: high only where inferred",
+        "symmetric specimen is the more parallel one, so the paper's own statistic points the "
+        "other way there; it was not kept of these runs.", known=KNOWN),
+    Claim("n52-raw", "raw cosines of equal answers: high only where inferred",
         between("answer_raw", INFERENTIAL, SYMMETRIC, IN_NEURIPS, runs=RAW, elsewhere=()),
         least=0.15, source="N 5.2, figure 4a, 4b",
         quote="In contrast, for symmetric solutions, the pairwise similarity between vectors "
@@ -56,36 +51,28 @@ CLAIMS = [
         note="Judged on narrow models (width 64 to 128), whose inferential runs mostly start from "
         "large weights: 16 of 19 have a gamma below 0.5, and the three others 0.88 to 0.92. Their "
         "mean is 0.76, that of 96 symmetric runs 0.69. Two models of width 400 differ more "
-        "(docs/evidence/wide.md). Of (3, 3) with (2, 2) and of (1, 2) with (1, 3) alone, as in the "
-        "two halves of the figure, the difference is +0.06 [-0.10, 0.22] in settings-post.",
-        known=("settings-post",),
-    ),
-    Claim(
-        "n52-values", "inferential models have parallel equal values",
-        between("value", INFERENTIAL, SYMMETRIC, IN_NEURIPS),
-        least=0.2, source="N 5.2, figure 4c",
-        asks="In inferential models the output of V L1 and W_O at the first anchor (V^(2) in "
-        "the paper) is parallel for equal g(x; a1), more than in symmetric ones.",
-        statistic="contrast of equal values against near misses in OV, the largest of the "
-        "layers from the second on, inferential minus symmetric runs",
+        "(docs/evidence/wide.md). Of (3, 3) with (2, 2) and of (1, 2) with (1, 3) alone, as in "
+        "the two halves of the figure, the difference is +0.06 [-0.10, 0.22] in settings-post.",
+        known=("settings-post",)),
+    Claim("n52-values", "inferential models have parallel equal values",
+        between("value", INFERENTIAL, SYMMETRIC, IN_NEURIPS), least=0.2, source="N 5.2, figure 4c",
+        asks="In inferential models the output of V L1 and W_O at the first anchor (V^(2) in the "
+        "paper) is parallel for equal g(x; a1), more than in symmetric ones.",
+        statistic="contrast of equal values against near misses in OV, the largest of the layers "
+        "from the second on, inferential minus symmetric runs",
         note="The figure has raw cosines of V in inferential models alone; n52-values-raw asks "
-        "for these.",
-        known=KNOWN,
-    ),
-    Claim(
-        "n52-values-raw", "raw cosines of equal values are high where inferred",
-        between("value_raw", INFERENTIAL, SYMMETRIC, IN_NEURIPS, runs=RAW, elsewhere=()),
-        least=0.1, source="N 5.2, figure 4c",
-        quote="for single anchor mappings, the information fusion process of single anchors "
-        "and key items during the inferential solution's information fusion and the "
-        "explicitly defined single anchor operations align well",
+        "for these.", known=KNOWN),
+    Claim("n52-values-raw", "raw cosines of equal values are high where inferred",
+        between("value_raw", INFERENTIAL, SYMMETRIC, IN_NEURIPS, runs=RAW, elsewhere=()), least=0.1,
+        source="N 5.2, figure 4c",
+        quote="for single anchor mappings, the information fusion process of single anchors and "
+        "key items during the inferential solution's information fusion and the explicitly "
+        "defined single anchor operations align well",
         statistic="mean raw cosine of V L1 at the first anchor between equal g(x; a1) of "
         "different keys, inferential minus symmetric runs",
         note="The figure has an inferential model alone. High cosines by themselves show little: "
-        "unequal values of an anchor have as high ones (0.81), so symmetric runs are the contrast, "
-        "and n52-values tests equal values against near misses.",
-        known=RAW,
-    ),
+        "unequal values of an anchor have as high ones (0.81), so symmetric runs are the "
+        "contrast, and n52-values tests equal values against near misses.", known=RAW),
 ]  # fmt: skip
 
 
@@ -101,12 +88,8 @@ def draw(data: Data) -> Panels:
         values = value_similarity(runs[0].model, runs[0].config.anchor_task)
         drawn = triangles(values, ((3,), (2,)), ((1,), (2,)), centred=centred)
         found.append((f"V L1, {titled(runs[0])}", drawn))
-        panels.append(
-            [
-                (f"{letter}{title}", drawing)
-                for letter, (title, drawing) in zip(letters, found, strict=False)
-            ]
-        )
+        named = zip(letters, found, strict=False)
+        panels.append([(letter + title, drawing) for letter, (title, drawing) in named])
     numbers = {"answer": "X_ao, last layer:\ncontrast", "value": "OV from L1 on:\ncontrast"}
     return [*panels, *every_run(data, **numbers)]
 

@@ -39,75 +39,57 @@ def _symmetric(row: Row) -> bool:
     return bool(row["phase"] == "symmetric" and row["gamma"] < 0.5)
 
 
+_UNTIL_FITTED = (
+    "Runs end when they are fitted: large weights after 1,200 to 2,300 steps, small ones "
+    "after 6,600 to 12,000 (the paper: 210 epochs each). At gamma 0.35 W_Q L0 has hardly left "
+    "its initial value. Length, initialisation and solution are not told apart; symmetric "
+    "runs from small weights look alike."
+)
 CLAIMS = [
-    Claim(
-        "n53-condensation", "smaller weights: more parallel neurons (condensation)",
-        over_gamma("condensation", IN_NEURIPS),
-        least=0.3, source="N 5.3, figure 5a, 5b",
+    Claim("n53-condensation", "smaller weights: more parallel neurons (condensation)",
+        over_gamma("condensation", IN_NEURIPS), least=0.3, source="N 5.3, figure 5a, 5b",
         quote="(a) Inferential solution with small initialization. (b) Symmetric solution with "
         "large initialization.",
-        statistic="Spearman's correlation of gamma with the mean |cosine| between neurons, "
-        "fitted runs",
+        statistic="Spearman's correlation of gamma with the mean |cosine| between neurons, fitted "
+        "runs",
         note="The text ties condensation to the solution, which n53-condensation-phase judges; "
-        "the captions tie both to the initialisation. Half of these runs have a gamma of "
-        "their own for W_Q and W_K.",
-        known=KNOWN,
-    ),
-    Claim(
-        "n53-order", "smaller weights: numbers more in order",
-        over_gamma("embedding_smooth", IN_NEURIPS),
-        least=0.3, source="N 5.3, figure 5c, 5d",
-        quote="for small initialization scales (Fig. 5(c)), we observe a clear ordinal "
-        "structure in the embedding space, with the embeddings of the input tokens "
-        "arranged according to their numerical value",
-        statistic="Spearman's correlation of gamma with the share of the embedding's variance "
-        "on a smooth curve, fitted runs",
-        known=KNOWN,
-    ),
-    registered(
-        "n53-condensation-caption", "condensed: inferential from small, not symmetric",
+        "the captions tie both to the initialisation. Half of these runs have a gamma of their "
+        "own for W_Q and W_K.", known=KNOWN),
+    Claim("n53-order", "smaller weights: numbers more in order",
+        over_gamma("embedding_smooth", IN_NEURIPS), least=0.3, source="N 5.3, figure 5c, 5d",
+        quote="for small initialization scales (Fig. 5(c)), we observe a clear ordinal structure "
+        "in the embedding space, with the embeddings of the input tokens arranged according to "
+        "their numerical value",
+        statistic="Spearman's correlation of gamma with the share of the embedding's variance on "
+        "a smooth curve, fitted runs", known=KNOWN),
+    registered("n53-condensation-caption", "condensed: inferential from small, not symmetric",
         Difference("condensation", _inferential, _symmetric, runs=("solutions",)),
-        note="Runs end when they are fitted: large weights after 1,200 to 2,300 steps, small "
-        "ones after 6,600 to 12,000 (the paper: 210 epochs each). At gamma 0.35 W_Q L0 "
-        "has hardly left its initial value. Length, initialisation and solution are not "
-        "told apart; symmetric runs from small weights look alike.",
-    ),
-    registered(
-        "n53-order-caption", "in order: inferential from small, not symmetric",
+        note=_UNTIL_FITTED),
+    registered("n53-order-caption", "in order: inferential from small, not symmetric",
         Difference("embedding_smooth", _inferential, _symmetric, runs=("solutions",)),
-        note="Runs end when they are fitted: large weights after 1,200 to 2,300 steps, small "
-        "ones after 6,600 to 12,000 (the paper: 210 epochs each). At gamma 0.35 W_Q L0 "
-        "has hardly left its initial value. Length, initialisation and solution are not "
-        "told apart; symmetric runs from small weights look alike.",
-    ),
-    Claim(
-        "n53-condensation-phase", "inferential models condense, narrow models",
-        between("condensation", _inferential, _symmetric, IN_NEURIPS),
-        least=0.1, source="N 5.3, figure 5a, 5b",
+        note=_UNTIL_FITTED),
+    Claim("n53-condensation-phase", "inferential models condense, narrow models",
+        between("condensation", _inferential, _symmetric, IN_NEURIPS), least=0.1,
+        source="N 5.3, figure 5a, 5b",
         quote="for the inferential solution (Fig. 5(a)), the neuron weights condense in a few "
-        "directions ... In contrast, for the symmetric solution (Fig. 5(b)), there is no "
-        "obvious condensation of neuron parameters",
+        "directions ... In contrast, for the symmetric solution (Fig. 5(b)), there is no obvious "
+        "condensation of neuron parameters",
         statistic="mean |cosine| between neurons, inferential runs of gamma above 0.7 minus "
         "symmetric runs of gamma below 0.5",
         note="Judged as the captions of 5a and 5b say it, solution and initialisation together. "
         "These narrow runs have too few: 3 and 18, +0.22. By solution alone it is -0.16, at equal "
         "settings -0.04: inferential runs start from larger weights (mean gamma 0.47, not 0.66).",
         takes="More inferential runs from small weights: n53-condensation-caption has them at the "
-        "paper's width.",
-        known=KNOWN,
-    ),
-    Claim(
-        "n53-order-phase", "only inferential models order numbers (phase)",
-        between("embedding_smooth", INFERENTIAL, SYMMETRIC, IN_NEURIPS),
-        least=0.1, source="N 5.3, figure 5c, 5d",
+        "paper's width.", known=KNOWN),
+    Claim("n53-order-phase", "only inferential models order numbers (phase)",
+        between("embedding_smooth", INFERENTIAL, SYMMETRIC, IN_NEURIPS), least=0.1,
+        source="N 5.3, figure 5c, 5d",
         quote="Inferential solutions exhibit low complexity, with weights condensing in a few "
-        "directions and input tokens arranged according to their numerical value in the "
-        "embedding space, while symmetric solutions show no obvious condensation and "
-        "lack clear structural features",
+        "directions and input tokens arranged according to their numerical value in the embedding "
+        "space, while symmetric solutions show no obvious condensation and lack clear structural "
+        "features",
         statistic="share of the embedding's variance on a smooth curve, inferential minus "
-        "symmetric runs",
-        known=KNOWN,
-    ),
+        "symmetric runs", known=KNOWN),
 ]  # fmt: skip
 
 

@@ -94,24 +94,18 @@ def alike_ratio(row: Row) -> float:
 
 _STEPS: dict[str, Any] = {"unconverged": True, "bounds": True, "select": with_ratio}
 CLAIMS = [
-    registered(
-        "complexity-small-400", "small weights: more broken pairs, slower training",
+    registered("complexity-small-400", "small weights: more broken pairs, slower training",
         Mean("ratio", lambda row: row["gamma"] > 0.7, runs=("complexity-400",), **_STEPS),
         note="Takes the place of complexity-small (archived, not supported): narrow models of "
         "gamma 0.7 tend to symmetric solutions (31 of 41 random settings with gamma 0.65 to 0.75; "
         "2 are inferential), and the sentence is about the others.",
-        takes="45 runs of 10,000 steps at width 400: 25 core-hours, or 6 minutes of an "
-        "H100 as batches.",
-    ),
-    registered(
-        "complexity-large", "large weights: as fast with broken pairs",
-        Mean(
-            alike_ratio, lambda row: row["gamma"] < 0.5, runs=("complexity-post",), is_margin=True,
-            **_STEPS,
-        ),
+        takes="45 runs of 10,000 steps at width 400: 25 core-hours, or 6 minutes of an H100 as "
+        "batches."),
+    registered("complexity-large", "large weights: as fast with broken pairs",
+        Mean(alike_ratio, lambda row: row["gamma"] < 0.5, runs=("complexity-post",), is_margin=True,
+            **_STEPS),
         note="They need 1.46 times as many steps with six broken groups. Of narrow models with "
-        "gamma 0.40 to 0.50, 20 of 39 are symmetric, 12 inferential.",
-    ),
+        "gamma 0.40 to 0.50, 20 of 39 are symmetric, 12 inferential."),
 ]  # fmt: skip
 
 

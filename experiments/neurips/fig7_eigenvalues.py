@@ -28,17 +28,14 @@ from random_settings import IN_NEURIPS, KNOWN, over_gamma
 from studies import Data
 
 CLAIMS = [
-    Claim(
-        "nb-eigenvalues", "few large eigenvalues from smaller initial weights",
-        over_gamma("embedding_dimension", IN_NEURIPS, sign=-1),
-        least=0.3, source="N appendix B, figure 7",
-        quote="For small initialization scales, the covariance matrix has a small number of "
-        "large eigenvalues ... for large initialization scales, the eigenvalues are more "
-        "evenly distributed",
+    Claim("nb-eigenvalues", "few large eigenvalues from smaller initial weights",
+        over_gamma("embedding_dimension", IN_NEURIPS, sign=-1), least=0.3,
+        source="N appendix B, figure 7",
+        quote="For small initialization scales, the covariance matrix has a small number of large "
+        "eigenvalues ... for large initialization scales, the eigenvalues are more evenly "
+        "distributed",
         statistic="Spearman's correlation of gamma with the participation ratio over a "
-        "Gaussian's, signed as a fall, fitted runs",
-        known=KNOWN,
-    ),
+        "Gaussian's, signed as a fall, fitted runs", known=KNOWN),
 ]  # fmt: skip
 
 

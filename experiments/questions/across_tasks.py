@@ -172,20 +172,17 @@ def _inside(rho: Floats) -> Floats:
 
 RANK = AcrossTasks(rank_share, sign=-1, runs=STUDIES)
 CLAIMS = [
-    Claim(
-        "across-tasks-rank", "low stable rank goes with generalising, all tasks",
-        RANK,
-        least=0.3, source="C VII",
+    Claim("across-tasks-rank", "low stable rank goes with generalising, all tasks", RANK, least=0.3,
+        source="C VII",
         asks="On average over the tasks of section VII, runs whose queries have a lower stable "
         "rank generalise better.",
-        statistic="Spearman's correlation of the accuracy on what training leaves out with "
-        "minus the stable rank of W_Q (of a U-Net: the mean over its layers) over "
-        "its value at initialisation, inside each task and number of examples, among "
-        "runs that have fitted; mean over tasks on Fisher's scale",
+        statistic="Spearman's correlation of the accuracy on what training leaves out with minus "
+        "the stable rank of W_Q (of a U-Net: the mean over its layers) over its value at "
+        "initialisation, inside each task and number of examples, among runs that have fitted; "
+        "mean over tasks on Fisher's scale",
         note="PrOntoQA is left out: its runs have fitted their training worlds and guess on new "
         "ones (accuracy 0.50), so that there is nothing to explain. With it the mean is -0.04.",
-        known=STUDIES,
-    ),
+        known=STUDIES),
 ]  # fmt: skip
 
 

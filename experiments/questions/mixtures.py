@@ -19,11 +19,9 @@ from studies import Data
 
 FITTED = ("composite", "symmetric", "inferential")
 CLAIMS = [
-    registered(
-        "maps-mixed", "most fitted runs are mixtures",
+    registered("maps-mixed", "most fitted runs are mixtures",
         Mean("mixed", equal(phase=FITTED), 0.5, runs=RAW, apart=("task",)),
-        known=("settings-post",),
-    ),
+        known=("settings-post",)),
 ]  # fmt: skip
 
 

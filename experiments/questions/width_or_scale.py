@@ -122,19 +122,15 @@ def _shares(rows: Rows) -> list[list[float]]:
 RUNS = {"width-or-scale": curve_study("width 128 matched to width 400 in two ways", narrow,
                                       witnesses)}  # fmt: skip
 CLAIMS = [
-    registered(
-        "width-relative-best", "equal relative scale: small weights come to the rule",
+    registered("width-relative-best", "equal relative scale: small weights come to the rule",
         Rise("best_ood", "at_400", runs=("width-or-scale",), where=equal(matching=RELATIVE)),
         note="At equal standard deviations the line is +0.33 [-0.10, 0.76], which tells nothing "
-        "(`width-std-best`, archived): weights as large as those of gamma 0.35 at width 400, 0.12, "
-        "come to the rule at width 128.",
-    ),
-    registered(
-        "width-nearer", "equal deviations bring the widths nearer",
+        "(`width-std-best`, archived): weights as large as those of gamma 0.35 at width 400, "
+        "0.12, come to the rule at width 128."),
+    registered("width-nearer", "equal deviations bring the widths nearer",
         Nearer(runs=("width-or-scale", "figure2-wide"), select=with_wide),
         note="The distances are 0.23 by relative scale and 0.34 by standard deviation, of which "
-        "0.15 and 0.87 at gamma 0.35. Two means of three seeds of width 400 would be 0.24 apart.",
-    ),
+        "0.15 and 0.87 at gamma 0.35. Two means of three seeds of width 400 would be 0.24 apart."),
 ]  # fmt: skip
 
 

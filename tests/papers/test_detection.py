@@ -5,7 +5,7 @@ import pytest
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
-from detection import broken_pairs, detection
+from learning_order import broken_pairs, detection
 
 
 def test_detection_scores_neighbours_apart() -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -140,10 +141,11 @@ def test_a_cell_has_three_seeds_of_its_own_at_all_its_rates_and_some_at_one() ->
 def test_a_run_that_was_stopped_ends_with_the_same_curve(tmp_path: Path) -> None:
     config = ai.preset("tiny", task="neurips", **{**SHORT, "eval_every": 10, "log_every": 10})
     cpu, signals = torch.device("cpu"), iter([False, True])
-    whole = curves.train(config, tmp_path / "whole", cpu, lambda: False)
+    row_of = partial(curves.answered, config.anchor_task)
+    whole = curves.train(config, tmp_path / "whole", cpu, lambda: False, row_of)
     assert [row["step"] for row in whole] == [*range(10, config.train.steps + 1, 10)]
-    assert curves.train(config, tmp_path / "parts", cpu, lambda: next(signals)) == []
-    assert curves.train(config, tmp_path / "parts", cpu, lambda: False) == whole
+    assert curves.train(config, tmp_path / "parts", cpu, lambda: next(signals), row_of) == []
+    assert curves.train(config, tmp_path / "parts", cpu, lambda: False, row_of) == whole
 
 
 def test_the_committed_table_has_every_run() -> None:

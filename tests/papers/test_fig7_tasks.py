@@ -68,6 +68,12 @@ def scan_fitted(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return {"scan-fitted": pure, "scan-other-corners": [r for r in moved if r not in pure]}
 
 
+def addition_matched(rows: Sequence[Row]) -> list[Row]:
+    """The rows of addition at the larger size, all matched."""
+    kept = [row for row in square(rows) if row["n_sequences"] > 8_000]
+    return [row | {"matched_ood": row["ood_accuracy"]} for row in kept]
+
+
 def test_every_claim_can_be_supported_and_not_supported() -> None:
     for gain, epochs, speed, expected in (
         (0.15, RISING, 2.0, "supported"), (0.0, FLAT, 1.0, "not supported")
@@ -80,6 +86,7 @@ def test_every_claim_can_be_supported_and_not_supported() -> None:
             row | {"run_id": f"{row['run_id']}-{again}", "seed": row["seed"] + 100 * again}
             for again, row in itertools.product(range(4), tables["addition"])
         ]
+        tables["addition-matched"] = addition_matched(tables["addition-20"])
         tables |= scan_fitted(tables["scan"])
         tables["cogs-fitted"] = [
             row for row in tables["cogs"] if (row["gamma"], row["weight_decay"]) in BOTH
@@ -106,6 +113,30 @@ def test_unfitted_runs_and_runs_at_chance_answer_nothing_whichever_way_they_poin
     names = {name for name in NAMES if "prontoqa" in name}
     assert {found[name].verdict for name in names} == {"not answerable here"}
     assert "at chance" in found["c7-prontoqa-faster"].reason
+
+
+def test_ten_whole_seeds_judge_addition_and_runs_that_were_never_matched_do_not_count() -> None:
+    rows = [
+        row | {"run_id": f"{row['run_id']}-{again}", "seed": row["seed"] + 100 * again}
+        for again, row in itertools.product(
+            range(2), addition_matched(made_up("addition", gain=0.15, epochs=RISING))
+        )
+    ]
+    cut = [row | {"status": "missing"} if row["seed"] == 1000 and row["gamma"] == 0.8 else row
+           for row in rows]  # fmt: skip
+    never = [row | {"matched_ood": None, "ood_accuracy": 0.0}
+             if row["seed"] == 1000 and row["gamma"] == 0.8 else row for row in rows]  # fmt: skip
+    names = [name for name in NAMES if name.startswith("addition-matched")]
+    for tables, verdict in (
+        (rows, "supported"),
+        (cut, "not answerable here"),
+        (never, "supported"),
+    ):
+        found = judge(CLAIMS, {"addition-matched": tables}, shown=names)
+        assert {found[name].verdict for name in names} == {verdict}
+    numbers = found["addition-matched"].finding
+    assert numbers is not None
+    assert (numbers.n, numbers.censored) == ((9, 10), 1)
 
 
 def test_numbers_that_are_never_reached_are_no_measurements() -> None:

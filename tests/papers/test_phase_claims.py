@@ -11,8 +11,9 @@ from findings import told
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis import statistics
 from claims import Claim, Judgement, family, judge
-from complexity_control.fig5_condensation import HALF_A_STEP, Alike, log_rank_share
+from complexity_control.fig5_condensation import HALF_A_STEP, log_rank_share
 from effects import (
+    Alike,
     Difference,
     Effect,
     Finding,
@@ -26,6 +27,7 @@ from effects import (
 )
 from measures import rank_share
 from random_settings import RUNS as RANDOM
+from random_settings import STRATUM
 
 PHASES = ("memorizing", "composite", "symmetric", "inferential")
 STRATA = tuple((task, layout) for task in ("neurips", "complexity-control")
@@ -308,7 +310,7 @@ def ranked(share: Callable[[Row, float], float]) -> list[Row]:
     ]
 
 
-ALIKE = Alike(log_rank_share, HALF_A_STEP, runs=("settings",))
+ALIKE = Alike(log_rank_share, HALF_A_STEP, runs=("settings",), within=STRATUM)
 AT = (150, 60, 60, 5)
 
 
@@ -344,7 +346,7 @@ def spoilt(column: str) -> list[Row]:
     (between("inferential", "symmetric"), "y"),
     (between("inferential", "symmetric"), "lr"),  # a setting that is regressed out
     (between("inferential", "symmetric", rank_share), "stable_rank"),
-    (Alike(log_rank_share, 2.0), "stable_rank_at_init"),
+    (Alike(log_rank_share, 2.0, within=STRATUM), "stable_rank_at_init"),
 ])  # fmt: skip
 def test_a_number_that_is_not_finite_names_its_column_and_run(effect: Effect, column: str) -> None:
     with pytest.raises(StoreError, match=f"{column} of the run neurips-post-007 is nan; expected"):
