@@ -1,8 +1,7 @@
 """Pages of the site that no file in docs/ holds: a hook of MkDocs.
 
 The reference is made from docstrings and from ``--help``, home from the README, so that nothing is
-written twice. What is not on the site, such as the evidence, is linked at its place in the
-repository.
+written twice. What contributors read is there as text.
 """
 
 import ast
@@ -26,7 +25,6 @@ from site_docstrings import markdown
 from site_notebooks import NOTEBOOKS
 
 ROOT = Path(__file__).parent.parent
-REPOSITORY = "https://github.com/anchor-interp/anchor-interp/blob/main"
 ROOT_PAGES = {"README.md": "index.md"}
 """Documents of the root and the pages that show them."""
 FOLDERS = {"experiments/notebooks": "notebooks.md"}
@@ -42,8 +40,9 @@ DARK = (
 """What site.css does to pictures in the dark: 1 - 2 brightness is added to red, green and blue.
 
 Brightness is 0.2 red + 0.6 green + 0.2 blue."""
-ROOT_FILES = ("CITATION.cff", "LICENSE")
-"""Files of the root that documents link to."""
+ROOT_FILES = {"CHANGELOG.md": "CHANGELOG.txt", "CITATION.cff": "CITATION.cff",
+              "CONTRIBUTING.md": "CONTRIBUTING.txt", "LICENSE": "LICENSE"}  # fmt: skip
+"""Files of the root that documents link to, and their names on the site: no text is a page."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -60,6 +59,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     examples = (path for path in ROOT.glob("examples/*.*") if path.is_file())
     for path in (*figures, *tables, *examples, *(ROOT / name for name in ROOT_FILES)):
         relative = path.relative_to(ROOT).as_posix()
+        relative = ROOT_FILES.get(relative, relative)
         files.append(File.generated(config, relative, abs_src_path=str(path)))
     return files
 
@@ -77,9 +77,7 @@ def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
         if re.match(r"[a-z]+:", target):
             return match[0]
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        if path.startswith("docs/evidence/") or path in ("CHANGELOG.md", "CONTRIBUTING.md"):
-            return f"]({REPOSITORY}/{path}{anchor})"
-        path = (pages | FOLDERS).get(path, path.removeprefix("docs/"))
+        path = (pages | FOLDERS | ROOT_FILES).get(path, path.removeprefix("docs/"))
         return f"]({posixpath.relpath(path, posixpath.dirname(here) or '.')}{anchor})"
 
     if here.startswith("reference/"):
