@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import griffe
+import numpy as np
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -88,8 +89,9 @@ def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
 def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
     """Show pictures in a size in which their letters can be read; a click opens a file.
 
-    A picture that is wider than the page scrolls by itself. Notebooks hold theirs as text. Code
-    breaks between its words, not inside a flag or a name, a cell not inside a number.
+    A picture that is wider than the page scrolls by itself. Notebooks hold theirs as text. Maps keep
+    their colours in the dark. Code breaks between its words, not inside a flag or a name, a cell not
+    inside a number.
     """
 
     def framed(match: re.Match[str]) -> str:
@@ -98,7 +100,8 @@ def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
         file = ROOT / posixpath.normpath(place)
         if not text and not file.is_file():
             return match[0]
-        width = _readable_width(BytesIO(b64decode(text)) if text else file)
+        opened = BytesIO(b64decode(text)) if text else file
+        width = _readable_width(opened)
         if PHONE < width < 1.2 * PHONE:  # rather a little smaller than scrolled
             width = PHONE
         size = f"min-width: {width}px" if width > PHONE else f"min-width: min({width}px, 100%)"
@@ -106,6 +109,7 @@ def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
             size += f"; width: {1.3 * width:.0f}px"
         picture = f'<img style="{size}" {match[0][5:]}'
         kind = "picture wide" if width > PHONE else "picture"
+        kind += " map" * _is_map(opened)
         if text:
             return f'<span class="{kind}">{picture}</span>'
         return f'<a class="{kind}" href="{source}">{picture}</a>'
@@ -131,7 +135,8 @@ def _texts(others: str, html: str, change: Callable[[str], str]) -> str:
 
 
 def _kept(text: str) -> str:
-    """Numbers stay whole: powers of ten, intervals, shares."""
+    """Numbers and formulas stay whole: powers of ten, intervals, shares, x - 7."""
+    text = re.sub(r"\bx ([-+]) (?=\d)", "x\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", text)
     text = re.sub(r"[\d.]+e-\d+", r'<span class="flag">\g<0></span>', text)
     text = re.sub(r"(\[[-+\d.]+,|\bp) (?=[-+\d.]+)", "\\1\N{NO-BREAK SPACE}", text)
     return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
@@ -146,6 +151,14 @@ def _readable_width(file: Path | BytesIO) -> int:
     with Image.open(file) as picture:
         dots = float(picture.info.get("dpi", (120,))[0])
         return round(min(picture.width, picture.width / dots * 85, DESKTOP))
+
+
+def _is_map(file: Path | BytesIO) -> bool:
+    """Whether colours that mean something fill a quarter of the picture."""
+    with Image.open(file) as picture:
+        small = picture.convert("HSV").resize((100, 100), Image.Resampling.NEAREST)
+    _, saturation, value = np.moveaxis(np.asarray(small, float), -1, 0)
+    return bool(np.mean(saturation * value > 0.4 * 255**2) > 0.25)
 
 
 def nav_pages(nav: Any) -> Iterator[str]:
