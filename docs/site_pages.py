@@ -89,9 +89,9 @@ def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
 def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
     """Show pictures in a size in which their letters can be read; a click opens a file.
 
-    A picture that is wider than the page scrolls by itself. Notebooks hold theirs as text. Maps keep
-    their colours in the dark. Code breaks between its words, not inside a flag or a name, a cell not
-    inside a number.
+    A picture that is wider than the page scrolls by itself. Notebooks hold theirs as text. Maps
+    keep their colours in the dark. Code breaks between its words, not inside a flag or a name, a
+    cell not inside a number.
     """
 
     def framed(match: re.Match[str]) -> str:

@@ -1,9 +1,10 @@
 """Pictures of the README and of docs: the probe sequence with circuits, and maps of answers.
 
-``python -m evidence.pictures`` draws the circuits of a symmetric and an inferential specimen on the
-papers' probe sequence (NeurIPS paper, figures 3a and 3c) side by side as ``figures/routes.png``, and
-prints them. With models, run folders or specimens such as ``tiny/composite/1``, it draws their maps of
-answers: which function each applies, by key and its position. ``figures/answer-maps.png`` has
+``python -m evidence.pictures`` draws the circuits of a symmetric and an inferential specimen on
+the papers' probe sequence (NeurIPS paper, figures 3a and 3c) side by side as
+``figures/routes.png``, and prints them. With models, run folders or specimens such as
+``tiny/composite/1``, it draws their maps of answers: which function each applies, by key and its
+position. ``figures/answer-maps.png`` has
 ``tiny/memorizing/1 tiny/composite/1 tiny/symmetric/1 tiny/inferential/3``.
 """
 
@@ -45,7 +46,9 @@ def main() -> None:
         run = load(f"tiny/{phase}/1")
         circuit = prune(bench(run, 0, 200))  # sequences with the key where the probe has it
         flow = information_flow(run.model, PROBE)
-        flow = replace(flow, attention=flow.attention * circuit.edges)  # the other lines only hide it
+        flow = replace(
+            flow, attention=flow.attention * circuit.edges
+        )  # the other lines only hide it
         panels.append((f"as {letter}: {phase}", plotting.information_flow(flow, circuit)))
         print(f"{phase}: {circuit.size} edges: {'; '.join(circuit.names)}")
     write_output(FIGURES / "routes.png", montage([panels]))

@@ -105,7 +105,9 @@ def test_no_address_is_named_that_cannot_be_opened() -> None:
     pages = [ROOT / name for name in ("README.md", "CITATION.cff", "mkdocs.yml", "pyproject.toml")]
     for path in (*pages, *ROOT.glob("docs/**/*.[mp][dy]"), *ROOT.glob("experiments/**/*.ipynb")):
         text = path.read_text(encoding="utf-8")
-        assert not re.search(r"anchor-interp/anchor-interp|anchor-interp\.github|git\+https", text), path
+        assert not re.search(
+            r"anchor-interp/anchor-interp|anchor-interp\.github|git\+https", text
+        ), path
         assert not re.search(r"pip install '?anchor-interp|\bcolab\b", text, re.IGNORECASE), path
 
 

@@ -196,13 +196,15 @@ def conclusion(rises: Sequence[Effect], runs: Sequence[RunMark]) -> str:
     if not parts and fitted and sum(fitted) < FEWEST:
         parts = [f"has no trend yet: {FEWEST} fitted runs are needed"]
     early = sum(run.state == "undertrained" for run in runs)
-    said = [f"{early} of {len(runs)} runs are undertrained: they have not fitted their data."] * (early > 0)
+    said = [f"{early} of {len(runs)} runs are undertrained: they have not fitted their data."] * (
+        early > 0
+    )
     said += [f"OOD accuracy {', and '.join(parts)}."] * bool(parts)
     return " ".join(said)
 
 
 def highest(places: Sequence[tuple[Cell, Mapping[str, Value]]]) -> str:
-    """Where the mean of OOD accuracy is highest among cells of fitted runs; empty if there is none."""
+    """Where the mean of OOD accuracy is highest, among cells of fitted runs; empty without any."""
     means = {
         words(place): cell.measures["ood_accuracy"].mean
         for cell, place in places

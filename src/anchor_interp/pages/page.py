@@ -51,12 +51,16 @@ def fill_page(
 
     A formula such as x - 7 does not break.
     """
-    page = _environment().get_template(template).render(
-        style="".join(template_text(name) for name in ("report.css", *styles)),
-        bundle=bundle() if views else "",
-        calls=[view.call() for view in views],
-        version=__version__,
-        **content,
+    page = (
+        _environment()
+        .get_template(template)
+        .render(
+            style="".join(template_text(name) for name in ("report.css", *styles)),
+            bundle=bundle() if views else "",
+            calls=[view.call() for view in views],
+            version=__version__,
+            **content,
+        )
     )
     return re.sub(r"\bx ([-+]) (?=\d)", "x\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", page)
 
