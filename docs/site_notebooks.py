@@ -32,7 +32,6 @@ NOTEBOOKS = {
     for path in sorted(ROOT.glob("experiments/notebooks/*.ipynb"))
 }
 """The notebooks and the pages that show them."""
-_BADGE = re.compile(r"\[!\[(?P<text>[^\]]*)\]\([^)]*\)\]\((?P<target>[^)]*)\)")
 _EXPORT = {
     "ExtractOutputPreprocessor": {"enabled": False},
     "CoalesceStreamsPreprocessor": {"enabled": True},
@@ -98,13 +97,11 @@ def executed(sources: Sequence[str]) -> dict[str, Any]:
 
 
 def _markdown(notebook: Any, page: str) -> str:
-    """The page of a notebook, with its pictures; its badge is a link, since images are fetched."""
+    """The page of a notebook, with its pictures and a link to its file."""
     stem = Path(page).stem
     notebook = nbformat.from_dict(notebook)
+    notebook.cells[0].source += f'\n\n<a href="{stem}.ipynb">Download with outputs</a>'
     for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            offered = rf'[\g<text>](\g<target>) · <a href="{stem}.ipynb">Download with outputs</a>'
-            cell.source = _BADGE.sub(offered, cell.source)
         for number, output in enumerate(cell.get("outputs", ())):
             if "text/html" in output.get("data", {}):
                 name = f"{cell.id}-{number}"

@@ -1,8 +1,7 @@
 """Pages of the site that no file in docs/ holds: a hook of MkDocs.
 
 The reference is made from docstrings and from ``--help``, home from the README, so that nothing is
-written twice. What is not on the site, such as the evidence, is linked at its place in the
-repository.
+written twice. What contributors read is there as text.
 """
 
 import ast
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import griffe
+import numpy as np
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -26,7 +26,6 @@ from site_docstrings import markdown
 from site_notebooks import NOTEBOOKS
 
 ROOT = Path(__file__).parent.parent
-REPOSITORY = "https://github.com/anchor-interp/anchor-interp/blob/main"
 ROOT_PAGES = {"README.md": "index.md"}
 """Documents of the root and the pages that show them."""
 FOLDERS = {"experiments/notebooks": "notebooks.md"}
@@ -42,8 +41,9 @@ DARK = (
 """What site.css does to pictures in the dark: 1 - 2 brightness is added to red, green and blue.
 
 Brightness is 0.2 red + 0.6 green + 0.2 blue."""
-ROOT_FILES = ("CITATION.cff", "LICENSE")
-"""Files of the root that documents link to."""
+ROOT_FILES = {"CHANGELOG.md": "CHANGELOG.txt", "CITATION.cff": "CITATION.cff",
+              "CONTRIBUTING.md": "CONTRIBUTING.txt", "LICENSE": "LICENSE"}  # fmt: skip
+"""Files of the root that documents link to, and their names on the site: no text is a page."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -60,6 +60,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     examples = (path for path in ROOT.glob("examples/*.*") if path.is_file())
     for path in (*figures, *tables, *examples, *(ROOT / name for name in ROOT_FILES)):
         relative = path.relative_to(ROOT).as_posix()
+        relative = ROOT_FILES.get(relative, relative)
         files.append(File.generated(config, relative, abs_src_path=str(path)))
     return files
 
@@ -77,9 +78,7 @@ def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
         if re.match(r"[a-z]+:", target):
             return match[0]
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        if path.startswith("docs/evidence/") or path in ("CHANGELOG.md", "CONTRIBUTING.md"):
-            return f"]({REPOSITORY}/{path}{anchor})"
-        path = (pages | FOLDERS).get(path, path.removeprefix("docs/"))
+        path = (pages | FOLDERS | ROOT_FILES).get(path, path.removeprefix("docs/"))
         return f"]({posixpath.relpath(path, posixpath.dirname(here) or '.')}{anchor})"
 
     if here.startswith("reference/"):
@@ -90,8 +89,9 @@ def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
 def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
     """Show pictures in a size in which their letters can be read; a click opens a file.
 
-    A picture that is wider than the page scrolls by itself. Notebooks hold theirs as text. Code
-    breaks between its words, not inside a flag or a name, a cell not inside a number.
+    A picture that is wider than the page scrolls by itself. Notebooks hold theirs as text. Maps
+    keep their colours in the dark. Code breaks between its words, not inside a flag or a name, a
+    cell not inside a number.
     """
 
     def framed(match: re.Match[str]) -> str:
@@ -100,7 +100,8 @@ def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
         file = ROOT / posixpath.normpath(place)
         if not text and not file.is_file():
             return match[0]
-        width = _readable_width(BytesIO(b64decode(text)) if text else file)
+        opened = BytesIO(b64decode(text)) if text else file
+        width = _readable_width(opened)
         if PHONE < width < 1.2 * PHONE:  # rather a little smaller than scrolled
             width = PHONE
         size = f"min-width: {width}px" if width > PHONE else f"min-width: min({width}px, 100%)"
@@ -108,6 +109,7 @@ def on_page_content(html: str, /, *, page: Page, **_: Any) -> str:
             size += f"; width: {1.3 * width:.0f}px"
         picture = f'<img style="{size}" {match[0][5:]}'
         kind = "picture wide" if width > PHONE else "picture"
+        kind += " map" * _is_map(opened)
         if text:
             return f'<span class="{kind}">{picture}</span>'
         return f'<a class="{kind}" href="{source}">{picture}</a>'
@@ -133,7 +135,8 @@ def _texts(others: str, html: str, change: Callable[[str], str]) -> str:
 
 
 def _kept(text: str) -> str:
-    """Numbers stay whole: powers of ten, intervals, shares."""
+    """Numbers and formulas stay whole: powers of ten, intervals, shares, x - 7."""
+    text = re.sub(r"\bx ([-+]) (?=\d)", "x\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", text)
     text = re.sub(r"[\d.]+e-\d+", r'<span class="flag">\g<0></span>', text)
     text = re.sub(r"(\[[-+\d.]+,|\bp) (?=[-+\d.]+)", "\\1\N{NO-BREAK SPACE}", text)
     return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)
@@ -148,6 +151,14 @@ def _readable_width(file: Path | BytesIO) -> int:
     with Image.open(file) as picture:
         dots = float(picture.info.get("dpi", (120,))[0])
         return round(min(picture.width, picture.width / dots * 85, DESKTOP))
+
+
+def _is_map(file: Path | BytesIO) -> bool:
+    """Whether colours that mean something fill a quarter of the picture."""
+    with Image.open(file) as picture:
+        small = picture.convert("HSV").resize((100, 100), Image.Resampling.NEAREST)
+    _, saturation, value = np.moveaxis(np.asarray(small, float), -1, 0)
+    return bool(np.mean(saturation * value > 0.4 * 255**2) > 0.25)
 
 
 def nav_pages(nav: Any) -> Iterator[str]:

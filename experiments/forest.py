@@ -1,7 +1,7 @@
 """Forest plots of the claims of all scripts, in units of the smallest effect that counts."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 
@@ -31,18 +31,31 @@ def forests(judged: Mapping[str, Judgement]) -> dict[str, Panels]:
     """The forest plots by name: anchor tasks, realistic tasks, and what the README names."""
     named = set(re.findall(r"docs/claims\.md#([\w-]+)", README.read_text(encoding="utf-8")))
 
-    def plot(title: str, shown: Callable[[str, Claim], bool]) -> Panels:
+    def plot(titles: Sequence[str], shown: Callable[[str, Claim], bool]) -> Panels:
         groups = {
-            _heading(name, script.__doc__ or ""): [c for c in claims_of(script) if shown(name, c)]
+            _heading(name, script.__doc__ or ""): drawn
             for name, script in scripts().items()
+            if (drawn := [c for c in claims_of(script) if shown(name, c) and _is_drawn(c, judged)])
         }
-        return [[(title, forest(groups, judged))]]
+        lines = np.array([1 + len(group) for group in groups.values()])
+        middles = (np.cumsum(lines) - lines / 2) / lines.sum()
+        columns = dict(zip(groups, (middles * len(titles)).astype(int), strict=True))  # as high
+        return [[
+            (title, forest({h: g for h, g in groups.items() if columns[h] == number}, judged))
+            for number, title in enumerate(titles)
+        ]]  # fmt: skip
 
     return {
-        "forest_anchors": plot("anchor tasks", lambda name, _: not name.endswith(REALISTIC)),
-        "forest_realistic": plot("realistic tasks", lambda name, _: name.endswith(REALISTIC)),
-        "forest_readme": plot("the claims named here", lambda _, claim: claim.name in named),
+        "forest_anchors": plot(("anchor tasks", ""), lambda name, _: not name.endswith(REALISTIC)),
+        "forest_realistic": plot(("realistic tasks", ""), lambda name, _: name.endswith(REALISTIC)),
+        "forest_readme": plot(("the claims named here",), lambda _, claim: claim.name in named),
     }
+
+
+def _is_drawn(claim: Claim, judged: Mapping[str, Judgement]) -> bool:
+    """Whether it has an effect, and does not follow from a definition."""
+    finding = judged[claim.name].finding
+    return not claim.follows and finding is not None and finding.found is not None
 
 
 def _heading(name: str, about: str) -> str:
@@ -59,14 +72,11 @@ def forest(groups: Mapping[str, list[Claim]], judged: Mapping[str, Judgement]) -
 
     Each claim has a line, with its words on the left; ``groups`` have a heading, such as a paper's
     figure. A filled mark is a paper's claim, a hollow one our own. An arrowhead is where something
-    goes on beyond the axis. Claims without an effect, or that follow from a definition, are left
-    out.
+    goes on beyond the axis.
     """
     lines: list[tuple[str, Claim | None]] = []  # from the top
     for heading, group in groups.items():
-        drawn = [c for c in group if not c.follows and (f := judged[c.name].finding) and f.found]
-        named = [("\n".join(wrap(claim.short, 30)), claim) for claim in drawn]
-        lines += [(heading, None), *named] if named else []
+        lines += [(heading, None), *(("\n".join(wrap(c.short, 30)), c) for c in group)]
     heights = np.array([0.07 + 0.16 * (1 + words.count("\n")) for words, _ in lines])
     places = -np.cumsum(heights) + heights / 2
     claims = [claim for _, claim in lines if claim is not None]
@@ -83,7 +93,7 @@ def forest(groups: Mapping[str, list[Claim]], judged: Mapping[str, Judgement]) -
         axes.set_yticks(places, [words if claim else "" for words, claim in lines])
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
-        axes.set_xlabel("effect (+ as claimed) /\nsmallest that counts (dotted)")
+        axes.set_xlabel("0: no effect\n1 (dotted): as large as counts")
         handles = [Line2D([], [], color=colour, marker=mark, linestyle="none", label=verdict)
                    for verdict, (colour, mark) in STYLES.items() if verdict in present]  # fmt: skip
         handles += [_OURS] * any(claim.ours for claim in claims)

@@ -416,7 +416,11 @@ def test_the_page_concludes_with_the_effects_inside_the_other_axis() -> None:
         ({"gamma": (0.1, 0.2)}, {}, "OOD accuracy has no trend yet: 5 fitted runs are needed."),
         ({"gamma": (0.1, 0.2)}, {"ood": None}, ""),  # a task without it
         ({"gamma": (0.1, 0.2, 0.3)}, {"ood": None}, ""),
-        ({"lr": (0.1, 0.2, 0.3)}, {"train": 0.2}, "OOD accuracy has no trend yet: 5 fitted"),
+        (
+            {"lr": (0.1, 0.2, 0.3)},
+            {"train": 0.2},
+            "6 of 6 runs are undertrained: they have not fitted their data. OOD accuracy has no",
+        ),
         (
             {"task": ("complexity-control", "neurips", "non-commuting")},
             {},
@@ -461,7 +465,11 @@ def test_the_highest_mean_names_its_cells() -> None:
     (diagram,) = phase_diagrams(rows).diagrams
     places = [(cell, diagram.place(cell)) for cell in diagram.cells]
     first, second = (words({"gamma": g, "weight_decay": d}) for g, d in ((0.9, 0.1), (0.3, 1)))
-    assert highest(places) == f"Its highest mean is 0.50, at {first} and at {second}."
+    best = f"The highest mean of OOD accuracy is 0.50, at {first} and at {second}."
+    assert highest(places) == best
+    rows += [done(2, ood=0.9, train=0.2, gamma=0.5, weight_decay=1)]
+    (diagram,) = phase_diagrams(rows).diagrams
+    assert highest([(cell, diagram.place(cell)) for cell in diagram.cells]) == best
     assert highest(places[:1]).endswith(f" at {words(places[0][1])}.")
     assert highest([]) == ""
 

@@ -25,7 +25,7 @@ _OWN = {
 _BORROWED = ("#07B", "#FA8", "#C7A", "#880", "#B22", "#77C", "#E90", "#FE4", "#A52")
 _ANOTHER, _REST = "another function", {"another function": "#A9A9C9", NONE: "#88888830"}
 _WORDS = {RULE: "the rule", OTHER_ORDER: "the target of the other order",
-          EXCEPTION: "its exception", NONE: "no function holds"}  # fmt: skip
+          EXCEPTION: "its exception", NONE: "no seen pair's function, nor the rule"}  # fmt: skip
 
 
 def answer_maps(

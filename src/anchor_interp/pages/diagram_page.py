@@ -179,7 +179,7 @@ def effects(diagrams: Diagrams) -> list[Effect]:
 
 
 def conclusion(rises: Sequence[Effect], runs: Sequence[TableRow]) -> str:
-    """What OOD accuracy goes with, in a sentence; empty if nothing can be said."""
+    """How many runs are undertrained, and what OOD accuracy goes with; empty if nothing is said."""
     up, down, flat = "rises on the whole with", "falls on the whole with", "shows no trend with"
     ways: dict[str, list[str]] = {up: [], down: [], flat: []}
     for one in rises:
@@ -190,17 +190,26 @@ def conclusion(rises: Sequence[Effect], runs: Sequence[TableRow]) -> str:
     fitted = [not run["censored"] for run in runs if run["ood_accuracy"] is not None]
     if not parts and fitted and sum(fitted) < FEWEST:
         parts = [f"has no trend yet: {FEWEST} fitted runs are needed"]
-    return f"OOD accuracy {', and '.join(parts)}." if parts else ""
+    early = sum(run["state"] == "undertrained" for run in runs)
+    said = [f"{early} of {len(runs)} runs are undertrained: they have not fitted their data."] * (
+        early > 0
+    )
+    said += [f"OOD accuracy {', and '.join(parts)}."] * bool(parts)
+    return " ".join(said)
 
 
 def highest(places: Sequence[tuple[Cell, Mapping[str, Value]]]) -> str:
-    """Where the mean of OOD accuracy is highest, in a sentence; empty if no cell has one."""
-    means = {words(place): cell.measures["ood_accuracy"].mean for cell, place in places}
+    """Where the mean of OOD accuracy is highest, among cells of fitted runs; empty without any."""
+    means = {
+        words(place): cell.measures["ood_accuracy"].mean
+        for cell, place in places
+        if not any(run.censored for run in cell.runs)
+    }
     shown = {place: f"{mean:z.2f}" for place, mean in means.items() if mean is not None}
     best = max(shown.values(), default="")
     at = [place for place, mean in shown.items() if mean == best]
     where = " and at ".join(at) if len(at) < 3 else f"{at[0]} and {len(at) - 1} other cells"
-    return f"Its highest mean is {best}, at {where}." if at else ""
+    return f"The highest mean of OOD accuracy is {best}, at {where}." if at else ""
 
 
 def _listed(values: Mapping[str, tuple[Value, ...]]) -> list[tuple[str, str]]:

@@ -45,9 +45,9 @@ def information_flow(
     """The attention graph with roles, layers upwards (NeurIPS paper, figures 3a and 3c).
 
     The width of a line is the attention weight; the smaller the causal effect of the edge on the
-    answer, the fainter it is. The edges of a pruned circuit have their own colour. The heads of a
-    layer share its lines: the largest weight, the summed effect. The answer has a mark if the
-    ``target``, the right one, is given.
+    answer, the fainter it is. The edges of a pruned circuit have their own colour and a legend. The
+    heads of a layer share its lines: the largest weight, the summed effect. The answer has a mark
+    if the ``target``, the right one, is given.
     """
     attention = flow.attention.max(1)  # [layer, query, key]
     effect = np.abs(flow.logit_difference.sum(1))
@@ -62,6 +62,11 @@ def information_flow(
             axes.plot((key, query), (layer + 0.13, layer + 0.87), alpha=alpha, zorder=2 + chosen,
                       linewidth=0.5 + 3.5 * attention[layer, query, key],
                       color=CHOSEN if chosen else INK, solid_capstyle="round")  # fmt: skip
+        if circuit is not None:
+            axes.plot([], [], color=CHOSEN, lw=3, label="attention of the circuit")
+            if ((attention > 0.02) & ~kept).any():
+                axes.plot([], [], color=INK, alpha=0.4, label="other attention")
+            style.legend_below(figure, axes, 2)
         one = len(flow.tokens) == 1
         for position, role in enumerate(flow.roles):
             name = _ROLE_NAMES.get(role, "")

@@ -47,15 +47,22 @@ def output_folder(out: str | Path, what: str) -> Path:
 def fill_page(
     template: str, views: Sequence[View], *, styles: Sequence[str] = (), **content: Any
 ) -> str:
-    """Fill a template; ``styles`` are further style sheets beside the templates."""
-    page = _environment().get_template(template)
-    return page.render(
-        style="".join(template_text(name) for name in ("report.css", *styles)),
-        bundle=bundle() if views else "",
-        calls=[view.call() for view in views],
-        version=__version__,
-        **content,
+    """Fill a template; ``styles`` are further style sheets beside the templates.
+
+    A formula such as x - 7 does not break.
+    """
+    page = (
+        _environment()
+        .get_template(template)
+        .render(
+            style="".join(template_text(name) for name in ("report.css", *styles)),
+            bundle=bundle() if views else "",
+            calls=[view.call() for view in views],
+            version=__version__,
+            **content,
+        )
     )
+    return re.sub(r"\bx ([-+]) (?=\d)", "x\N{NO-BREAK SPACE}\\1\N{NO-BREAK SPACE}", page)
 
 
 def template_text(name: str) -> str:

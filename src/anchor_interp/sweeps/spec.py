@@ -172,7 +172,7 @@ SWEEPS: Mapping[str, Path] = MappingProxyType(
     {path.stem: path for path in sorted(Path(__file__).parent.glob("*.yaml"))}
 )
 """The files of the papers' phase diagrams by name, at three scales: over gamma and weight decay
-(``tiny-decay``), and over gamma and depth (``tiny-depth``)."""
+(``tiny-decay``; nine of its runs: ``tiny-grid``), and over gamma and depth (``tiny-depth``)."""
 
 
 def read_sweep(path: str | Path, *, exact: bool = False) -> Sweep:
