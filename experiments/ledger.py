@@ -178,7 +178,8 @@ class Pages:
         lines = []
         for name, study in known().items():
             rows = self.data.get(name, [])
-            minutes = sum(_own_seconds(rows)) / 60
+            alone = _own_seconds(rows)
+            minutes = len(rows) * mean(alone) / 60 if alone else 0.0
             counts = [sum(row.get("rates", 1) for row in rows), len({row["seed"] for row in rows})]
             lines.append([_study_link(name, name), study.title, *map(str, counts),
                           str(sum(row["censored"] for row in rows)),
@@ -310,9 +311,12 @@ def _study_link(study: str, shown: str) -> str:
 
 
 def _own_seconds(rows: Rows) -> list[float]:
-    """The seconds of runs that trained by themselves; a GPU trains those in TF32 as batches."""
+    """The seconds of runs that trained on a core of their own.
+
+    A GPU, where PyTorch is not built for CPUs alone, trains runs as batches, which share theirs.
+    """
     return [row["seconds"] for row in rows
-            if row.get("seconds") and row.get("precision") != "tf32"]  # fmt: skip
+            if row.get("seconds") and str(row.get("torch")).endswith("+cpu")]  # fmt: skip
 
 
 def _place(study: str) -> str:

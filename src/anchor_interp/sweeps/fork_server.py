@@ -62,8 +62,13 @@ class ForkServer:
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
-        with theirs:
+        try:
             self._process = start_python("fork_server", "serve", {}, theirs.fileno())
+        except OSError:
+            self._socket.close()
+            raise
+        finally:
+            theirs.close()
         self._messages = self._socket.makefile("rb")
         self._n_forked = 0
         self._codes: dict[int, int] = {}
