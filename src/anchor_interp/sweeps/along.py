@@ -97,7 +97,7 @@ def _over(
 def _named(measure: Callable[[Any], Any], name: str, subject: bool) -> Measure:
     """What runs keep the values under."""
     try:
-        file = Path(inspect.getfile(measure))  # type: ignore[arg-type]  # TypeError if it has none
+        file = Path(inspect.getfile(measure))  # TypeError if it has none
         if "<" in name:
             raise TypeError
         text = file.read_text("utf-8") if file.exists() else inspect.getsource(measure)
