@@ -378,7 +378,7 @@ def test_an_answer_that_copies_the_label_is_exchanged() -> None:
         ),
         (
             lambda: ai.exchange_label(CLEAN, sums(1), "a", lambda x: x["a"]),
-            r"base has shape \(5, 9\) and source \(40, 3\)",
+            "5 base examples have 40 sources",
         ),
         (
             lambda: patch_of(sentences(1, WRONG)[:4]),
@@ -538,9 +538,9 @@ def test_one_direction_over_two_places_moves_both() -> None:
 def test_sites_that_overlap_or_differ_in_size_are_refused() -> None:
     model, pairs = random_model(), InterchangePairs(moving(0), moving(1), np.arange(12))
     twice = [ai.Site("z", 0, "a"), ai.Site("z", 0, "a", head=1)]
-    with pytest.raises(ai.ConfigError, match="sites of blocks.0.attn.hook_z overlap"):
+    with pytest.raises(ai.ConfigError, match=r"sites of blocks.0.attn.hook_z overlap"):
         ai.interchange(model, pairs, twice)
-    with pytest.raises(ai.ConfigError, match="0 base examples|12 base examples have 11 sources"):
+    with pytest.raises(ai.ConfigError, match="12 base examples have 11 sources"):
         InterchangePairs(moving(0), moving(1)[:11], np.arange(12))
     short = ai.Examples(moving(1).tokens[:, :8], at=7, places=moving(1).places)
     with pytest.raises(ai.ConfigError, match="resid_post L0 all has 128 to 144 numbers"):
@@ -569,3 +569,89 @@ def test_a_result_names_the_label_that_is_exchanged() -> None:
     assert result.to_frame()["label"].tolist() == ["b"]
     assert repr(result).startswith("InterchangeResult: b at resid_pre L0 b")
     assert repr(pairs).endswith("exchanged: b")
+
+
+TWICE = {"answers": [[7, 8], [9, 9], [3, 4]], "wrong": [[8, 7], [9, 5], [3, 4]]}
+PLACES_OF_ANSWERS = np.array([[2, 5], [1, 6], [0, 4]])
+
+
+def answered_twice(seed: int) -> ai.Examples:
+    tokens = np.random.default_rng(seed).integers(0, 100, (3, 7))
+    return ai.Examples(tokens, **TWICE, at=PLACES_OF_ANSWERS, places={"verb": [0, 1, 0]})
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("over", ["mean", "sum"])
+def test_metrics_take_several_answers_of_a_row_together(layout: Any, over: Any) -> None:
+    """Against the hooks and softmax of one row and answer after the other."""
+    model, clean, corrupted = random_model(layout), answered_twice(0), answered_twice(1)
+    site = ai.Site("resid_pre", 1, "verb")
+    makers: dict[str, Any] = {"log_prob": ai.log_prob, "difference": ai.logit_difference,
+                              "rank": ai.rank}  # fmt: skip
+    found = {
+        name: ai.patch(model, clean, corrupted, [site], make(clean, over=over)).values[0]
+        for name, make in makers.items()
+    }
+    found["kl"] = ai.patch(
+        model, clean, corrupted, [site], ai.kl_divergence(model, clean, over=over)
+    ).values[0]
+    together = np.mean if over == "mean" else np.sum
+    for row in range(3):
+        _, cache = model.run_with_cache(torch.from_numpy(clean.tokens[row : row + 1]))
+        verb = clean.places["verb"][row]
+
+        def put(x: Tensor, hook: Any, verb: int = verb, cache: Any = cache) -> Tensor:
+            x[:, verb] = cache[hook.name][:, verb]
+            return x
+
+        logits = model.run_with_hooks(
+            torch.from_numpy(corrupted.tokens[row : row + 1]), fwd_hooks=[(site.hook, put)]
+        )[0, PLACES_OF_ANSWERS[row]]
+        own = model(torch.from_numpy(clean.tokens[row : row + 1]))[0, PLACES_OF_ANSWERS[row]]
+        right, wrong = TWICE["answers"][row], TWICE["wrong"][row]
+        each = logits.log_softmax(-1)
+        by_hand = {
+            "log_prob": [each[k, right[k]].item() for k in (0, 1)],
+            "difference": [(logits[k, right[k]] - logits[k, wrong[k]]).item()
+                           for k in (0, 1) if right[k] != wrong[k]],
+            "rank": [-(logits[k] > logits[k, right[k]]).sum().item() for k in (0, 1)],
+            "kl": [(own[k].softmax(-1) * (each[k] - own[k].log_softmax(-1))).sum().item()
+                   for k in (0, 1)],
+        }  # fmt: skip
+        for name, values in by_hand.items():
+            expected = together(values) if values else np.nan
+            np.testing.assert_allclose(found[name][row], expected, atol=1e-10, err_msg=name)
+
+
+def test_attribution_takes_several_answers_of_a_row() -> None:
+    """A small difference: the estimate is the effect of patching, to its second order."""
+    model, clean = random_model("pre"), answered_twice(0)
+    tokens = clean.tokens.copy()
+    tokens[:, 0] = (tokens[:, 0] + 1) % 100
+    close = ai.Examples(tokens, **TWICE, at=PLACES_OF_ANSWERS, places=clean.places)
+    with torch.no_grad():
+        model.W_E[:] = model.W_E[:1] + 1e-4 * (model.W_E - model.W_E[:1])
+    sites, metric = ai.site_grid(model, ["z", "mlp_out"], positions="all"), ai.log_prob(clean)
+    exact, estimated = (
+        way(model, clean, close, sites, metric) for way in (ai.patch, ai.attribution_patch)
+    )
+    effect = exact.values - exact.corrupted
+    assert np.abs(effect).max() > 1e-7
+    np.testing.assert_allclose(estimated.values - exact.corrupted, effect, rtol=1e-2, atol=1e-9)
+
+
+def test_what_takes_one_answer_refuses_several() -> None:
+    model, twice = random_model(), answered_twice(0)
+    for take in (
+        lambda: EdgeAblation(model, twice, "zero"),
+        lambda: InterchangePairs(twice, twice, np.arange(3)).to_frame(),
+        lambda: ai.attribute_logits(model, twice),
+        twice.dataset,
+    ):
+        with pytest.raises(ai.ConfigError, match=r"2 answers each; expected one here|'last' is at"):
+            cast(Callable[[], Any], take)()
+    with pytest.raises(ai.ConfigError, match="wrong has shape"):
+        ai.Examples(twice.tokens, TWICE["answers"], [1, 2, 3], at=PLACES_OF_ANSWERS)
+    assert repr(twice[1:]).startswith("Examples: 2 of 7 tokens")
+    assert twice.to_frame()["answer"].tolist() == ["7 8", "9 9", "3 4"]
+    assert ai.last_logits(model, twice).shape == (3, 2, 120)

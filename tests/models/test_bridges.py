@@ -379,8 +379,11 @@ def test_values_of_two_layers_are_exchanged_from_the_places_of_each_source(
     answers = []
     for row in range(4):
         seen: list[Any] = []
-        recording = [p.register_forward_hook(lambda _, __, out: seen.append(out))
-                     for p in projections]  # fmt: skip
+
+        def record(_module: Any, _inputs: Any, out: torch.Tensor, seen: list[Any] = seen) -> None:
+            seen.append(out)
+
+        recording = [projection.register_forward_hook(record) for projection in projections]
         with torch.no_grad():
             plain(torch.from_numpy(source.tokens[row : row + 1]))
         for hook in recording:
@@ -401,3 +404,19 @@ def test_values_of_two_layers_are_exchanged_from_the_places_of_each_source(
         for hook in edits:
             hook.remove()
     assert found.answers.tolist() == answers
+
+
+@pytest.mark.parametrize("architecture", ["GPT2LMHeadModel", "Qwen2ForCausalLM"])
+def test_several_answers_of_a_row_are_read_at_their_positions(architecture: str) -> None:
+    bridge, plain = wrapped(architecture)
+    at, answers = np.array([[1, 8], [3, 5], [0, 2], [6, 7]]), np.arange(8).reshape(4, 2)
+    twice = ai.Examples(TOKENS.numpy(), answers, at=at)
+    with torch.no_grad():
+        expected = plain(TOKENS).logits[torch.arange(4)[:, None], torch.from_numpy(at)]
+    torch.testing.assert_close(ai.last_logits(bridge, twice), expected, atol=1e-7, rtol=0)
+    donors = ai.Examples(TOKENS.flip(1).numpy(), at=at)
+    whole = ai.patch(
+        bridge, twice, donors, [ai.Site("resid_pre", 0)], ai.log_prob(twice, over="sum")
+    )
+    chosen = expected.log_softmax(-1).gather(-1, torch.from_numpy(answers)[..., None])
+    np.testing.assert_allclose(whole.values[0], chosen.sum((1, 2)), atol=1e-6)
