@@ -655,3 +655,17 @@ def test_what_takes_one_answer_refuses_several() -> None:
     assert repr(twice[1:]).startswith("Examples: 2 of 7 tokens")
     assert twice.to_frame()["answer"].tolist() == ["7 8", "9 9", "3 4"]
     assert ai.last_logits(model, twice).shape == (3, 2, 120)
+
+
+def test_edges_of_the_mean_are_the_mean_of_the_edges_of_each_answer() -> None:
+    """Scores are linear in the metric: two answers together are both one after the other."""
+    model, clean, corrupted = random_model("pre", n_layers=2), answered_twice(0), answered_twice(1)
+    together = ai.edge_attribution(model, clean, corrupted, ai.log_prob(clean), steps=2)
+    each = []
+    for k in (0, 1):
+        one, other = (
+            ai.Examples(x.tokens, np.array(TWICE["answers"])[:, k], at=PLACES_OF_ANSWERS[:, k])
+            for x in (clean, corrupted)
+        )
+        each.append(ai.edge_attribution(model, one, other, ai.log_prob(one), steps=2).scores)
+    np.testing.assert_allclose(together.scores, np.mean(each, 0), atol=1e-12)

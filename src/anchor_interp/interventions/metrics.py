@@ -135,9 +135,7 @@ def _together(over: Over) -> Callable[[Float[Tensor, "n *k"]], Float[Tensor, " n
     def together(values: Float[Tensor, "n *k"]) -> Float[Tensor, " n"]:
         if values.ndim == 1:
             return values
-        if over == "mean":
-            return values.nanmean(-1)
-        return values.nansum(-1).masked_fill(values.isnan().all(-1), torch.nan)
+        return values.nanmean(-1) * (1 if over == "mean" else (~values.isnan()).sum(-1))
 
     return together
 

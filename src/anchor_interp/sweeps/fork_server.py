@@ -116,10 +116,11 @@ def serve(parent: int) -> None:
     connection, workers = socket.socket(fileno=0), dict[int, int]()
     while os.getppid() == parent:
         if wait([connection], _REAP_SECONDS):
-            message, files, *_ = socket.recv_fds(connection, _LONGEST, 2)
-            if not message:
+            try:
+                message, files, *_ = socket.recv_fds(connection, _LONGEST, 2)
+                number, setup = json.loads(message)
+            except (OSError, ValueError):  # the program has closed it, or has died
                 break
-            number, setup = json.loads(message)
             workers[_fork(setup, *files)] = number
         _reap(workers, connection, os.WNOHANG)
     for process in workers:
