@@ -178,8 +178,8 @@ class Pages:
         lines = []
         for name, study in known().items():
             rows = self.data.get(name, [])
-            seconds = _own_seconds(rows)
-            minutes = sum(seconds) / 60 if len(seconds) == len(rows) else 0.0
+            alone = _own_seconds(rows)
+            minutes = len(rows) * mean(alone) / 60 if alone else 0.0
             counts = [sum(row.get("rates", 1) for row in rows), len({row["seed"] for row in rows})]
             lines.append([_study_link(name, name), study.title, *map(str, counts),
                           str(sum(row["censored"] for row in rows)),
@@ -311,9 +311,12 @@ def _study_link(study: str, shown: str) -> str:
 
 
 def _own_seconds(rows: Rows) -> list[float]:
-    """The seconds of runs that trained alone; on a machine with a GPU many are a batch's."""
+    """The seconds of runs that trained on a core of their own.
+
+    A GPU, where PyTorch is not built for CPUs alone, trains runs as batches, which share theirs.
+    """
     return [row["seconds"] for row in rows
-            if row.get("seconds") and row["torch"].endswith("+cpu")]  # fmt: skip
+            if row.get("seconds") and str(row.get("torch")).endswith("+cpu")]  # fmt: skip
 
 
 def _place(study: str) -> str:

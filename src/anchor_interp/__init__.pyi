@@ -52,6 +52,7 @@ from .runs.presets import preset as preset
 from .runs.run import Run as Run
 from .runs.run import load as load
 from .runs.train import train as train
+from .sweeps.along import along as along
 from .sweeps.effects import Effect as Effect
 from .sweeps.effects import effect as effect
 from .tasks.anchor import TASKS as TASKS

@@ -16,6 +16,7 @@ import pytest
 import torch
 from refusals import assert_refused
 from small_models import FEW_KEYS, LAYOUTS, random_model
+from torch import Tensor
 
 import anchor_interp as ai
 from anchor_interp._util.schema import to_dict
@@ -25,9 +26,10 @@ from anchor_interp.analysis.probes import aligned_examples, find_twins
 from anchor_interp.analysis.rivals import compare_circuit
 from anchor_interp.behaviour.evaluation import accuracy
 from anchor_interp.interventions.edge_ablation import EdgeAblation
-from anchor_interp.interventions.interchange import random_subspace
+from anchor_interp.interventions.interchange import _Exchange, random_subspace
 from anchor_interp.interventions.masks import no_edges
 from anchor_interp.interventions.patching import PatchResult
+from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.pages.analysis_page import render_analysis, write_analysis
 from anchor_interp.tasks.exchanges import InterchangePairs, renamed_answers
@@ -376,7 +378,7 @@ def test_an_answer_that_copies_the_label_is_exchanged() -> None:
         ),
         (
             lambda: ai.exchange_label(CLEAN, sums(1), "a", lambda x: x["a"]),
-            r"base has shape \(5, 9\) and source \(40, 3\)",
+            "5 base examples have 40 sources",
         ),
         (
             lambda: patch_of(sentences(1, WRONG)[:4]),
@@ -453,3 +455,217 @@ def exchanged() -> Any:
 def patch_of(corrupted: ai.Examples, metric: Any = None, sites: Any = None) -> PatchResult:
     metric = ai.log_prob(CLEAN) if metric is None else metric
     return ai.patch(random_model(), CLEAN, corrupted, sites or [ai.Site("z", 0, "last")], metric)
+
+
+def moving(seed: int) -> ai.Examples:
+    """Two marked tokens whose places differ from row to row, answered at different ends."""
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(0, 100, (12, 9))
+    first, second = rng.integers(0, 4, 12), rng.integers(4, 7, 12)
+    places = {"a": first, "b": second}
+    return ai.Examples(tokens, rng.integers(0, 100, 12), at=rng.integers(7, 9, 12), places=places)
+
+
+def by_hand(model: HookedTransformer, pairs: InterchangePairs, sites: list[ai.Site]) -> np.ndarray:
+    """Row by row: record the source's vectors, and set the base's to them."""
+    answers = []
+    for base, source in ((pairs.base[i], pairs.source[i]) for i in range(len(pairs.base))):
+        _, cache = model.run_with_cache(torch.from_numpy(source.tokens))
+        hooks = []
+        for site in sites:
+            vector = cache[site.hook][0, source.places[site.position][0]]
+            place = base.places[site.position][0]
+
+            def put(x: Tensor, hook: Any, place: int = place, vector: Tensor = vector) -> Tensor:
+                x[0, place] = vector
+                return x
+
+            hooks.append((site.hook, put))
+        logits = model.run_with_hooks(torch.from_numpy(base.tokens), fwd_hooks=hooks)
+        answers.append(logits[0, base.at[0]].argmax().item())
+    return np.array(answers)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_several_sites_move_together_from_the_places_of_each_source(layout: Any) -> None:
+    model = random_model(layout)
+    pairs = InterchangePairs(moving(0), moving(1), np.arange(12))
+    for sites in (
+        [ai.Site("resid_post", 0, "a")],
+        [ai.Site("resid_pre", 1, "a"), ai.Site("resid_pre", 1, "b")],
+        [ai.Site("resid_post", 0, "b"), ai.Site("mlp_out", 2, "a"), ai.Site("attn_out", 1, "a")],
+    ):
+        found = ai.interchange(model, pairs, sites)
+        assert np.array_equal(found.answers, by_hand(model, pairs, sites)), sites
+        assert found.site == sites[0]
+        assert found.also == tuple(sites[1:])
+        whole = random_subspace(16 * len(sites), 16 * len(sites), seed=0)
+        along = ai.interchange(model, pairs, sites, subspace=whole)
+        assert np.array_equal(along.answers, found.answers)
+    assert found.to_frame()["site"][0] == "resid_post L0 b and mlp_out L2 a and attn_out L1 a"
+
+
+def test_one_direction_over_two_places_moves_both() -> None:
+    """Half of a joint direction lies in each site: neither alone has the projection of both."""
+    model = random_model("pre")
+    pairs = InterchangePairs(moving(0), moving(1), np.arange(12))
+    sites = [ai.Site("resid_post", 0, "a"), ai.Site("resid_post", 0, "b")]
+    direction = np.full((32, 1), 32**-0.5)
+    exchange = _Exchange(Subject(model), pairs, sites, 8)
+    logits = exchange.run(np.arange(12), torch.from_numpy(direction), 8)
+    for row in range(12):
+        base, source = pairs.base[row], pairs.source[row]
+        states = [model.run_with_cache(torch.from_numpy(x.tokens))[1][sites[0].hook][0]
+                  for x in (base, source)]  # fmt: skip
+        own, other = (
+            torch.cat([state[x.places[name][0]] for name in "ab"])
+            for state, x in zip(states, (base, source), strict=True)
+        )
+        moved = own + (other - own).mean()
+
+        def put(x: Tensor, hook: Any, base: Any = base, moved: Tensor = moved) -> Tensor:
+            x[0, base.places["a"][0]], x[0, base.places["b"][0]] = moved[:16], moved[16:]
+            return x
+
+        expected = model.run_with_hooks(
+            torch.from_numpy(base.tokens), fwd_hooks=[(sites[0].hook, put)]
+        )[0, base.at[0]]
+        torch.testing.assert_close(logits[row], expected)
+    found = ai.learn_subspace(model, pairs, sites, 2, seed=0, steps=3, quiet=True)
+    assert found.basis.shape == (32, 2)
+
+
+def test_sites_that_overlap_or_differ_in_size_are_refused() -> None:
+    model, pairs = random_model(), InterchangePairs(moving(0), moving(1), np.arange(12))
+    twice = [ai.Site("z", 0, "a"), ai.Site("z", 0, "a", head=1)]
+    with pytest.raises(ai.ConfigError, match=r"sites of blocks.0.attn.hook_z overlap"):
+        ai.interchange(model, pairs, twice)
+    with pytest.raises(ai.ConfigError, match="12 base examples have 11 sources"):
+        InterchangePairs(moving(0), moving(1)[:11], np.arange(12))
+    short = ai.Examples(moving(1).tokens[:, :8], at=7, places=moving(1).places)
+    with pytest.raises(ai.ConfigError, match="resid_post L0 all has 128 to 144 numbers"):
+        ai.interchange(
+            model, InterchangePairs(moving(0), short, np.arange(12)), ai.Site("resid_post", 0)
+        )
+
+
+@pytest.mark.parametrize("ablation", ["zero", "mean", "resample"])
+def test_heads_and_mlps_do_not_ask_where_places_are(ablation: Any) -> None:
+    """They are ablated at all positions, so names of places change nothing."""
+    tokens = np.random.default_rng(0).integers(0, 100, (6, 7))
+    named = ai.Examples(tokens, places={"verb": [1, 2, 3, 1, 2, 3]})
+    model = random_model(n_layers=2)
+    benches = [EdgeAblation(model, x, ablation, parts="heads and MLPs")
+               for x in (named, ai.Examples(tokens))]  # fmt: skip
+    assert np.array_equal(benches[0].nothing, benches[1].nothing)
+    assert benches[0].n_parts == 2 * (2 + 1)
+    with pytest.raises(ai.ConfigError, match="'verb' is at 3 positions"):
+        EdgeAblation(model, named, ablation)
+
+
+def test_a_result_names_the_label_that_is_exchanged() -> None:
+    pairs = ai.exchange_label(sums(0), sums(1), "b", add)
+    result = ai.interchange(random_model(), pairs, ai.Site("resid_pre", 0, "b"))
+    assert result.to_frame()["label"].tolist() == ["b"]
+    assert repr(result).startswith("InterchangeResult: b at resid_pre L0 b")
+    assert repr(pairs).endswith("exchanged: b")
+
+
+TWICE = {"answers": [[7, 8], [9, 9], [3, 4]], "wrong": [[8, 7], [9, 5], [3, 4]]}
+PLACES_OF_ANSWERS = np.array([[2, 5], [1, 6], [0, 4]])
+
+
+def answered_twice(seed: int) -> ai.Examples:
+    tokens = np.random.default_rng(seed).integers(0, 100, (3, 7))
+    return ai.Examples(tokens, **TWICE, at=PLACES_OF_ANSWERS, places={"verb": [0, 1, 0]})
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("over", ["mean", "sum"])
+def test_metrics_take_several_answers_of_a_row_together(layout: Any, over: Any) -> None:
+    """Against the hooks and softmax of one row and answer after the other."""
+    model, clean, corrupted = random_model(layout), answered_twice(0), answered_twice(1)
+    site = ai.Site("resid_pre", 1, "verb")
+    makers: dict[str, Any] = {"log_prob": ai.log_prob, "difference": ai.logit_difference,
+                              "rank": ai.rank}  # fmt: skip
+    found = {
+        name: ai.patch(model, clean, corrupted, [site], make(clean, over=over)).values[0]
+        for name, make in makers.items()
+    }
+    found["kl"] = ai.patch(
+        model, clean, corrupted, [site], ai.kl_divergence(model, clean, over=over)
+    ).values[0]
+    together = np.mean if over == "mean" else np.sum
+    for row in range(3):
+        _, cache = model.run_with_cache(torch.from_numpy(clean.tokens[row : row + 1]))
+        verb = clean.places["verb"][row]
+
+        def put(x: Tensor, hook: Any, verb: int = verb, cache: Any = cache) -> Tensor:
+            x[:, verb] = cache[hook.name][:, verb]
+            return x
+
+        logits = model.run_with_hooks(
+            torch.from_numpy(corrupted.tokens[row : row + 1]), fwd_hooks=[(site.hook, put)]
+        )[0, PLACES_OF_ANSWERS[row]]
+        own = model(torch.from_numpy(clean.tokens[row : row + 1]))[0, PLACES_OF_ANSWERS[row]]
+        right, wrong = TWICE["answers"][row], TWICE["wrong"][row]
+        each = logits.log_softmax(-1)
+        by_hand = {
+            "log_prob": [each[k, right[k]].item() for k in (0, 1)],
+            "difference": [(logits[k, right[k]] - logits[k, wrong[k]]).item()
+                           for k in (0, 1) if right[k] != wrong[k]],
+            "rank": [-(logits[k] > logits[k, right[k]]).sum().item() for k in (0, 1)],
+            "kl": [(own[k].softmax(-1) * (each[k] - own[k].log_softmax(-1))).sum().item()
+                   for k in (0, 1)],
+        }  # fmt: skip
+        for name, values in by_hand.items():
+            expected = together(values) if values else np.nan
+            np.testing.assert_allclose(found[name][row], expected, atol=1e-10, err_msg=name)
+
+
+def test_attribution_takes_several_answers_of_a_row() -> None:
+    """A small difference: the estimate is the effect of patching, to its second order."""
+    model, clean = random_model("pre"), answered_twice(0)
+    tokens = clean.tokens.copy()
+    tokens[:, 0] = (tokens[:, 0] + 1) % 100
+    close = ai.Examples(tokens, **TWICE, at=PLACES_OF_ANSWERS, places=clean.places)
+    with torch.no_grad():
+        model.W_E[:] = model.W_E[:1] + 1e-4 * (model.W_E - model.W_E[:1])
+    sites, metric = ai.site_grid(model, ["z", "mlp_out"], positions="all"), ai.log_prob(clean)
+    exact, estimated = (
+        way(model, clean, close, sites, metric) for way in (ai.patch, ai.attribution_patch)
+    )
+    effect = exact.values - exact.corrupted
+    assert np.abs(effect).max() > 1e-7
+    np.testing.assert_allclose(estimated.values - exact.corrupted, effect, rtol=1e-2, atol=1e-9)
+
+
+def test_what_takes_one_answer_refuses_several() -> None:
+    model, twice = random_model(), answered_twice(0)
+    for take in (
+        lambda: EdgeAblation(model, twice, "zero"),
+        lambda: InterchangePairs(twice, twice, np.arange(3)).to_frame(),
+        lambda: ai.attribute_logits(model, twice),
+        twice.dataset,
+    ):
+        with pytest.raises(ai.ConfigError, match=r"2 answers each; expected one here|'last' is at"):
+            cast(Callable[[], Any], take)()
+    with pytest.raises(ai.ConfigError, match="wrong has shape"):
+        ai.Examples(twice.tokens, TWICE["answers"], [1, 2, 3], at=PLACES_OF_ANSWERS)
+    assert repr(twice[1:]).startswith("Examples: 2 of 7 tokens")
+    assert twice.to_frame()["answer"].tolist() == ["7 8", "9 9", "3 4"]
+    assert ai.last_logits(model, twice).shape == (3, 2, 120)
+
+
+def test_edges_of_the_mean_are_the_mean_of_the_edges_of_each_answer() -> None:
+    """Scores are linear in the metric: two answers together are both one after the other."""
+    model, clean, corrupted = random_model("pre", n_layers=2), answered_twice(0), answered_twice(1)
+    together = ai.edge_attribution(model, clean, corrupted, ai.log_prob(clean), steps=2)
+    each = []
+    for k in (0, 1):
+        one, other = (
+            ai.Examples(x.tokens, np.array(TWICE["answers"])[:, k], at=PLACES_OF_ANSWERS[:, k])
+            for x in (clean, corrupted)
+        )
+        each.append(ai.edge_attribution(model, one, other, ai.log_prob(one), steps=2).scores)
+    np.testing.assert_allclose(together.scores, np.mean(each, 0), atol=1e-12)

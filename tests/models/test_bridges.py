@@ -50,6 +50,7 @@ def wrapped(architecture: str) -> tuple[Any, Any]:
             **SIZES, num_key_value_heads=2, head_dim=8, sliding_window=8
         ),
         "GPTNeoXForCausalLM": lambda: transformers.GPTNeoXConfig(**SIZES),
+        "Qwen2ForCausalLM": lambda: transformers.Qwen2Config(**SIZES, num_key_value_heads=2),
         "OPTForCausalLM": lambda: transformers.OPTConfig(
             vocab_size=60, hidden_size=32, ffn_dim=64, num_hidden_layers=2, num_attention_heads=4,
             max_position_embeddings=16, word_embed_proj_dim=32,
@@ -361,3 +362,61 @@ def _weights_of_native(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tens
             renamed[f"{block}.mlp.W_{each}"] = weights[f"{block}.mlp.{each}.weight"].T
             renamed[f"{block}.mlp.b_{each}"] = weights[f"{block}.mlp.{each}.bias"]
     return renamed
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Qwen2ForCausalLM"])
+def test_values_of_two_layers_are_exchanged_from_the_places_of_each_source(
+    architecture: str,
+) -> None:
+    """Against hooks of PyTorch on the wrapped model's own projections; two heads share values."""
+    bridge, plain = wrapped(architecture)
+    base = ai.Examples(TOKENS.numpy(), places={"x": [1, 2, 3, 4]})
+    source = ai.Examples(TOKENS.flip(1).numpy(), places={"x": [6, 3, 2, 0]})
+    pairs = InterchangePairs(base, source, np.arange(4))
+    sites = [ai.Site("v", layer, "x") for layer in (0, 1)]
+    found = ai.interchange(bridge, pairs, sites)
+    projections = [block.self_attn.v_proj for block in plain.model.layers]
+    answers = []
+    for row in range(4):
+        seen: list[Any] = []
+
+        def record(_module: Any, _inputs: Any, out: torch.Tensor, seen: list[Any] = seen) -> None:
+            seen.append(out)
+
+        recording = [projection.register_forward_hook(record) for projection in projections]
+        with torch.no_grad():
+            plain(torch.from_numpy(source.tokens[row : row + 1]))
+        for hook in recording:
+            hook.remove()
+
+        def put(vector: torch.Tensor, row: int = row) -> Any:
+            def edit(_module: Any, _inputs: Any, out: torch.Tensor) -> torch.Tensor:
+                out = out.clone()
+                out[0, base.places["x"][row]] = vector
+                return out
+
+            return edit
+
+        edits = [p.register_forward_hook(put(out[0, source.places["x"][row]]))
+                 for p, out in zip(projections, seen, strict=True)]  # fmt: skip
+        with torch.no_grad():
+            answers.append(plain(TOKENS[row : row + 1]).logits[0, -1].argmax().item())
+        for hook in edits:
+            hook.remove()
+    assert found.answers.tolist() == answers
+
+
+@pytest.mark.parametrize("architecture", ["GPT2LMHeadModel", "Qwen2ForCausalLM"])
+def test_several_answers_of_a_row_are_read_at_their_positions(architecture: str) -> None:
+    bridge, plain = wrapped(architecture)
+    at, answers = np.array([[1, 8], [3, 5], [0, 2], [6, 7]]), np.arange(8).reshape(4, 2)
+    twice = ai.Examples(TOKENS.numpy(), answers, at=at)
+    with torch.no_grad():
+        expected = plain(TOKENS).logits[torch.arange(4)[:, None], torch.from_numpy(at)]
+    torch.testing.assert_close(ai.last_logits(bridge, twice), expected, atol=1e-7, rtol=0)
+    donors = ai.Examples(TOKENS.flip(1).numpy(), at=at)
+    whole = ai.patch(
+        bridge, twice, donors, [ai.Site("resid_pre", 0)], ai.log_prob(twice, over="sum")
+    )
+    chosen = expected.log_softmax(-1).gather(-1, torch.from_numpy(answers)[..., None])
+    np.testing.assert_allclose(whole.values[0], chosen.sum((1, 2)), atol=1e-6)

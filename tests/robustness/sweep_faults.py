@@ -112,6 +112,11 @@ def children(process: int) -> list[int]:
     return found
 
 
+def workers(driver: int) -> list[int]:
+    """The worker processes of a driver: children of the server that forks them."""
+    return [worker for server in children(driver) for worker in children(server)]
+
+
 def kill_the_driver(world: World, out: Path, times: int) -> dict[str, Any]:
     """SIGKILL the driver at random moments; its workers end by themselves.
 
@@ -133,15 +138,15 @@ def kill_the_driver(world: World, out: Path, times: int) -> dict[str, Any]:
 
 
 def kill_workers(world: World, out: Path, times: int) -> dict[str, Any]:
-    """SIGKILL workers at random moments; the driver starts others."""
+    """SIGKILL workers, or what forks them, at random moments; the driver starts others."""
     driver, done = world.start(out), 0
     while driver.poll() is None and done < times:
         with contextlib.suppress(subprocess.TimeoutExpired):
             driver.wait(world.chance.uniform(4, 10))
-        workers = children(driver.pid)
-        if workers and driver.poll() is None:
+        victims = workers(driver.pid) + children(driver.pid)
+        if victims and driver.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(world.chance.choice(workers), signal.SIGKILL)
+                os.kill(world.chance.choice(victims), signal.SIGKILL)
                 done += 1
     code = driver.wait(_PATIENCE_SECONDS)
     if code:  # a run that lost three workers counts as failed until the sweep is started again

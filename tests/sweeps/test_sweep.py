@@ -34,7 +34,7 @@ from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.store import RunFolder, writing
 from anchor_interp.sweeps import folder as folder_module
 from anchor_interp.sweeps.columns import COLUMNS
-from anchor_interp.sweeps.engine import Job, RunResult, each_alone
+from anchor_interp.sweeps.engine import Engine, Job, RunResult, each_alone
 from anchor_interp.sweeps.estimate import disk_bytes, estimate
 from anchor_interp.sweeps.folder import SweepFolder, counts, read_table
 from anchor_interp.sweeps.local import LocalEngine
@@ -724,21 +724,34 @@ def in_background(act: Callable[[], None]) -> threading.Thread:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_replaced(
-    tmp_path: Path, small: SweepFolder, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("find", "message"),
+    [
+        (sweep_faults.workers, "died (signal 9"),
+        (sweep_faults.children, "died (with the process that forked it)"),
+    ],
+)
+def test_a_killed_worker_or_fork_server_is_replaced(
+    find: Callable[[int], list[int]],
+    message: str,
+    tmp_path: Path,
+    small: SweepFolder,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     before = set(sweep_faults.children(os.getpid()))
+    first, *_ = SMALL.configs()
 
     def kill() -> None:
-        while not (workers := set(sweep_faults.children(os.getpid())) - before):
+        while not (tmp_path / "out" / "runs" / first / "checkpoints").exists():
             time.sleep(0.05)
-        os.kill(workers.pop(), signal.SIGKILL)
+        os.kill((set(find(os.getpid())) - before).pop(), signal.SIGKILL)
 
     killing = in_background(kill)
     folder = sweep(SMALL, tmp_path / "out", engine=LocalEngine(1, "cpu"), quiet=True)
     killing.join()
     assert sweep_faults.what_counts(folder.rows()) == sweep_faults.what_counts(small.rows())
-    assert any("died (signal 9" in message for message in caplog.messages)
+    assert any(message in logged for logged in caplog.messages)
+    assert set(sweep_faults.children(os.getpid())) <= before
 
 
 @pytest.mark.slow
@@ -746,22 +759,49 @@ def test_an_interrupted_sweep_leaves_no_worker(tmp_path: Path) -> None:
     long = sweep_faults.small_sweep(steps=100_000)
     run = RunFolder(tmp_path / "runs" / next(iter(long.configs())))
     before = set(sweep_faults.children(os.getpid()))
-    workers: set[int] = set()
+    threads: set[str] = set()
+    processes: set[int] = set()
 
     def interrupt() -> None:
         while len(run.steps()) < 2:
             time.sleep(0.05)
-        workers.update(set(sweep_faults.children(os.getpid())) - before)
+        (server,) = set(sweep_faults.children(os.getpid())) - before
+        processes.update({server, *sweep_faults.children(server)})
+        threads.update(os.listdir(f"/proc/{server}/task"))
         os.kill(os.getpid(), signal.SIGINT)
 
     interrupting = in_background(interrupt)
     with pytest.raises(KeyboardInterrupt):
         sweep(long, tmp_path, engine=LocalEngine(1, "cpu"), quiet=True)
     interrupting.join()
-    assert workers
-    assert not [worker for worker in workers if Path(f"/proc/{worker}").exists()]
+    assert len(processes) == 2, "a fork server and its worker"
+    assert len(threads) == 1, "it forks safely"
+    assert not [process for process in processes if Path(f"/proc/{process}").exists()]
     assert SweepFolder(tmp_path).state(run.path.name) == "begun"
     assert run.steps()[-1] % 50, "the step at which it was stopped"
+
+
+@pytest.mark.slow
+def test_forked_and_new_workers_train_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Off Linux and on a GPU a worker is a new process."""
+    engines: dict[str, Engine] = {"here": Here(), "forked": LocalEngine(1, "cpu")}
+    for name, engine in engines.items():
+        (result,) = engine.run(each_alone({name: START}), tmp_path, lambda _: Progress())
+        assert result.error is None
+    monkeypatch.setattr("anchor_interp.sweeps.local.ForkServer", lambda: None)
+    (result,) = LocalEngine(1, "cpu").run(
+        each_alone({"new": START}), tmp_path, lambda _: Progress()
+    )
+    assert result.error is None
+    weights = {
+        name: (RunFolder(tmp_path / name).path / "checkpoints").rglob("weights.safetensors")
+        for name in ("here", "forked", "new")
+    }
+    here, forked, new = ([path.read_bytes() for path in sorted(of)] for of in weights.values())
+    assert len(here) > 1
+    assert here == forked == new
 
 
 def test_a_worker_has_one_passive_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

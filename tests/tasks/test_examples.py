@@ -116,7 +116,10 @@ def test_columns_of_a_table_are_labels() -> None:
             lambda: ai.Examples(TOKENS, at=[2, 2, 2], padding=0),
             r"in row 1, which has 2 tokens from position \d on; the rest is padding",
         ),
-        (lambda: ai.Examples(TOKENS, np.ones((3, 2), int)), "repeat a row that has two"),
+        (
+            lambda: ai.Examples(TOKENS, np.ones((3, 2), int)),
+            r"answers has shape \(3, 2\); expected \(3, 1\), one for each position in at",
+        ),
         (lambda: ai.Examples([[1, 2], [0, 0]], padding=0), "row 1, which has 0 tokens"),
         (
             lambda: ai.Examples([[0, 5, 6, 7], [0, 5, 0, 0]], padding=0),

@@ -259,16 +259,22 @@ def _within(value: Any, where: str, bounds: Mapping[str, Any]) -> Any:
     return value
 
 
-def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
-    """The value as its type wants it; ``build`` makes dataclasses of JSON objects."""
+@functools.cache
+def _options(hint: Any) -> list[tuple[Any, Any, tuple[Any, ...]]]:
+    """The types that a value may have, each with its origin and arguments."""
     is_union = typing.get_origin(hint) in (Union, types.UnionType)
     options = typing.get_args(hint) if is_union else (hint,)
-    classes = [option for option in options if dataclasses.is_dataclass(option)]
-    if build and classes and not (value is None and type(None) in options):
+    return [(option, typing.get_origin(option), typing.get_args(option)) for option in options]
+
+
+def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
+    """The value as its type wants it; ``build`` makes dataclasses of JSON objects."""
+    options = _options(hint)
+    classes = [option for option, _, _ in options if build and dataclasses.is_dataclass(option)]
+    if classes and not (value is None and any(option is type(None) for option, _, _ in options)):
         return _built(value, classes, where)
-    lists = sum(typing.get_origin(option) is tuple for option in options)
-    for option in options:
-        origin, args = typing.get_origin(option), typing.get_args(option)
+    lists = sum(origin is tuple for _, origin, _ in options)
+    for option, origin, args in options:
         if option is Any:
             return value
         if option is float and isinstance(value, int | float) and not isinstance(value, bool):
@@ -299,9 +305,9 @@ def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
     if type(value).__module__ == "numpy" and hasattr(value, "tolist") and (lists or not value.ndim):
         is_float = value.dtype.kind == "f" and not value.ndim
         return _conform(decimal(value) if is_float else value.tolist(), hint, where, build=build)
-    names = [n for o in options if typing.get_origin(o) is Literal for n in typing.get_args(o)]
+    names = [name for _, origin, args in options if origin is Literal for name in args]
     close = suggestion(value, map(str, names)) if isinstance(value, str) else ""
-    expected = " or ".join(_describe(option, build) for option in options)
+    expected = " or ".join(_describe(option, build) for option, _, _ in options)
     raise ConfigError(f"{where or _WHOLE} is {shown(value)}; expected {expected}{close}")
 
 

@@ -127,7 +127,7 @@ def gradients(
     return measured, kept, dict(zip(hooks, slopes, strict=True))
 
 
-def logits_at(model: HookedTransformer, rows: Rows) -> Float[Tensor, "n d_vocab"]:
+def logits_at(model: HookedTransformer, rows: Rows) -> Float[Tensor, "n *k d_vocab"]:
     """Logits where each row is answered, without unembedding the other positions if possible.
 
     It is not in bridges, with a soft cap of the logits, a hook after the last layer, or a forward
@@ -138,11 +138,11 @@ def logits_at(model: HookedTransformer, rows: Rows) -> Float[Tensor, "n d_vocab"
     changed = "forward" in vars(model) or not is_library_whole() or are_hooked([model])
     if is_bridge(model) or capped or changed or any(point.has_hooks() for point in after):
         return answer_logits(model, rows)
-    stream, at = rows.through(model, stop_at_layer=model.cfg.n_layers), rows.at
-    read = (
-        stream[:, -1:]
-        if at is None
-        else stream[torch.arange(len(at), device=at.device), at][:, None]
-    )
+    read, at = rows.through(model, stop_at_layer=model.cfg.n_layers), rows.at
+    if at is None:
+        read = read[:, -1:]
+    else:
+        read = read[torch.arange(len(at), device=at.device)[:, None], at.view(len(at), -1)]
     norm: Any = getattr(model, "ln_final", torch.nn.Identity())
-    return cast(Tensor, model.unembed(norm(read)))[:, 0]
+    logits = cast(Tensor, model.unembed(norm(read)))
+    return logits if at is not None and at.ndim == 2 else logits[:, 0]

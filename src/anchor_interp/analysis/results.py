@@ -152,4 +152,5 @@ class Analysis(Readable):
         return parts if first is None else f"{parts}\n{first}"
 
     def _rows(self) -> list[dict[str, str]]:
-        return [{"section": name, "conclusion": text} for name, text in self.conclusions.items()]
+        said = [*self.conclusions.items(), *(("left out", why) for why in self.left_out)]
+        return [{"section": name, "conclusion": text} for name, text in said]

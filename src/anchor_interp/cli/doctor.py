@@ -6,14 +6,12 @@ import os
 import platform
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 
 from anchor_interp import __version__
 from anchor_interp._util.errors import LockedError
-from anchor_interp._util.lock import Lock, NoLocksError
 from anchor_interp.cli.options import PLAIN, Outputs
 
 _LEAST_FREE_BYTES = 1 << 30  # the quickstart's runs take 30 MB
@@ -43,6 +41,8 @@ def doctor(*, out: Path = Path("runs"), output: Outputs = PLAIN) -> int:
 
 def _packages() -> Iterator[str]:
     """What is wrong with the packages that this one requires."""
+    from importlib import metadata
+
     for requirement in metadata.requires("anchor-interp") or ():
         name = re.split(r"[^\w-]", requirement)[0]
         try:
@@ -87,6 +87,8 @@ def _machine(problems: list[str]) -> Iterator[str]:
 
 def _folder(out: Path, problems: list[str]) -> str:
     """A line about the folder for runs, or the nearest one above it that exists."""
+    import tempfile
+
     folder = out.absolute()
     while not folder.exists():
         folder = folder.parent
@@ -112,6 +114,8 @@ def _folder(out: Path, problems: list[str]) -> str:
 
 def _locks_work(path: Path) -> bool:
     """Whether a held lock refuses a second holder."""
+    from anchor_interp._util.lock import Lock, NoLocksError
+
     with contextlib.suppress(NoLocksError), Lock.acquire(path):
         try:
             Lock.acquire(path).release()

@@ -123,7 +123,8 @@ class EdgeAblation(Readable):
 
     Args:
         sequences: examples whose positions mean the same in all, such as
-            :func:`anchor_interp.tasks.sequences.aligned_sequences`. Examples that have answers keep
+            :func:`anchor_interp.tasks.sequences.aligned_sequences`; for heads and MLPs only the
+            last one has to. Examples that have answers keep
             those, against their wrong ones if given; others, and anchor sequences, the unedited
             model's own (``sequences.examples()`` keeps the targets).
         references: for ``mean`` and ``resample``. Sequence i is resampled from reference i, over
@@ -156,7 +157,8 @@ class EdgeAblation(Readable):
         if residual:
             checked(ablation, Literal["resample"], "the ablation of residual edges")
         self._by_row = residual and references is not None
-        examples = as_examples(sequences) if self._by_row else _aligned(sequences)
+        self._by_place = parts != "heads and MLPs"  # these are ablated at all positions
+        examples = as_examples(sequences) if self._by_row else self._aligned(sequences)
         self.model = model
         self.rows = finite_rows(model, examples)
         self.tokens = self.rows.tokens
@@ -246,6 +248,18 @@ class EdgeAblation(Readable):
         relative: Float[np.ndarray, "2 circuit"] = left / scale[:, None]
         return relative
 
+    def _aligned(self, sequences: Inputs) -> Examples:
+        """Examples; ConfigError if a position that counts does not mean the same in all."""
+        examples = as_examples(sequences)
+        places = examples.places if self._by_place else {}
+        for name, where in {"last": examples.at, **places}.items():
+            if (n := len(np.unique(where))) > 1:
+                one = f"examples[examples.positions({name!r}) == {where[0]}]"
+                if isinstance(sequences, Sequences):
+                    one = f"sequences[sequences.position == {sequences.position[0]}]"
+                raise ConfigError(f"{name!r} is at {n} positions; take examples of one: {one}")
+        return examples
+
     def _answers(
         self, given: Any, order: Int64[np.ndarray, " n"]
     ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"] | None, str]:
@@ -290,10 +304,11 @@ class EdgeAblation(Readable):
             following[cycle] = np.roll(cycle, -1)
             outputs, pairs = own, (order, first[following[which.ravel()]])
         else:
-            donors = as_examples(references) if self._by_row else _aligned(references)
+            donors = as_examples(references) if self._by_row else self._aligned(references)
             if self._by_row:
                 check_aligned(sequences=self._examples, references=donors)
-            plain = self._by_row or (not donors.places and len(donors.names) == len(self.roles))
+            unnamed = not (donors.places and self._by_place)
+            plain = self._by_row or (unnamed and len(donors.names) == len(self.roles))
             if donors.names != self.roles and not plain:
                 there, here = ", ".join(donors.names), ", ".join(self.roles)
                 raise ConfigError(f"the references have the positions {there}; expected {here}")
@@ -340,15 +355,3 @@ def run_ablated(
             logits = answer_logits(model, rows[chosen])
         parts.append(score(logits.double(), chosen).double().cpu())
     return torch.cat(parts).view(len(ablated), n, -1).numpy()
-
-
-def _aligned(sequences: Inputs) -> Examples:
-    """Examples; ConfigError if a position does not mean the same in all."""
-    examples = as_examples(sequences)
-    for name, where in {"last": examples.at, **examples.places}.items():
-        if (n := len(np.unique(where))) > 1:
-            one = f"examples[examples.positions({name!r}) == {where[0]}]"
-            if isinstance(sequences, Sequences):
-                one = f"sequences[sequences.position == {sequences.position[0]}]"
-            raise ConfigError(f"{name!r} is at {n} positions; take examples of one: {one}")
-    return examples

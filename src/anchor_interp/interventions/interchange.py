@@ -17,13 +17,14 @@ model (:attr:`anchor_interp.runs.run.Run.initial`). ``docs/mechanism.md`` has an
 """
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError, DivergedError
@@ -37,6 +38,7 @@ from anchor_interp.interventions.subject import MOST_SEED, Subject, subject_of
 from anchor_interp.models.finite import at_least_float32, check_answers, check_finite
 from anchor_interp.models.rows import model_rows
 from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.exchanges import InterchangePairs
 from anchor_interp.tasks.hashing import batch_indices
 from anchor_interp.tasks.sequences import as_examples
@@ -90,40 +92,51 @@ class InterchangeResult(Readable):
     cross_entropy: float
     """Mean cross-entropy of the counterfactual, in nats."""
     answers: Int64[np.ndarray, " n"]
+    label: str | None = None
+    """The label of examples that was exchanged; None of anchors."""
+    also: tuple[Site, ...] = ()
+    """Sites that were exchanged together with the first."""
 
     def _summary(self) -> str:
         along = "all of it" if self.dimensions is None else f"{self.dimensions} directions"
+        exchanged = "" if self.label is None else f"{self.label} at "
         return (
-            f"{self.site}, {along}, {self.n} sequences\ncounterfactual {self.counterfactual:.2f}, "
-            f"base {self.base:.2f}, source {self.source:.2f}; {self.untouched:.2f} are right when "
-            "nothing is exchanged"
+            f"{exchanged}{self._where}, {along}, {self.n} sequences\n"
+            f"counterfactual {self.counterfactual:.2f}, base {self.base:.2f}, source "
+            f"{self.source:.2f}; {self.untouched:.2f} are right when nothing is exchanged"
         )
 
     def _rows(self) -> list[dict[str, Any]]:
-        anchors = ("anchor_moved", "key_moved") if self.anchor_moved is None else ()
-        numbers = {n: v for n, v in vars(self).items() if n not in ("answers", *anchors)}
-        return [numbers | {"site": str(self.site)}]
+        others = ("anchor_moved", "key_moved") if self.anchor_moved is None else ("label",)
+        numbers = {n: v for n, v in vars(self).items() if n not in ("answers", "also", *others)}
+        return [numbers | {"site": self._where}]
+
+    @property
+    def _where(self) -> str:
+        return " and ".join(map(str, (self.site, *self.also)))
 
 
 @torch.no_grad()
 def interchange(
     model: HookedTransformer | Subject,
     pairs: InterchangePairs,
-    site: Site,
+    site: Site | Sequence[Site],
     *,
     subspace: Subspace | None = None,
     batch_size: int = 1024,
 ) -> InterchangeResult:
     """Run the base sequences with an activation of their sources, or its part in a subspace.
 
-    Hooks attached to the model act in every run. ``pairs`` come from
+    A named position is each row's own, in the source as in the base. Several sites are exchanged
+    together, as one activation of their numbers side by side in the order given, which a subspace
+    spans. Hooks attached to the model act in every run. ``pairs`` come from
     :func:`anchor_interp.tasks.counterfactuals.interchange_pairs`, or, for any labels of examples,
     :func:`anchor_interp.tasks.exchanges.exchange_label`.
 
     Raises:
-        ConfigError: a site that the model does not have or whose size depends on the sequence, a
-            subspace of another width, answers that are not output tokens, or weights or logits that
-            are not finite.
+        ConfigError: a site that the model does not have or whose size depends on the sequence,
+            sites that overlap, a subspace of another width, answers that are not output tokens, or
+            weights or logits that are not finite.
     """
     checked(subspace, Subspace | None, "subspace")
     subject = subject_of(model, None, seed=0)
@@ -142,7 +155,7 @@ def interchange(
         return np.nan if expected is None else float((given == expected).mean())
 
     return InterchangeResult(
-        site=site,
+        site=exchange.sites[0],
         dimensions=None if subspace is None else subspace.basis.shape[1],
         n=len(answers),
         counterfactual=share(pairs.counterfactual),
@@ -153,6 +166,8 @@ def interchange(
         untouched=share(exchange.answers, untouched.argmax(-1).cpu().numpy()),
         cross_entropy=float(F.cross_entropy(at_least_float32(logits), exchange.counterfactual)),
         answers=answers,
+        label=pairs.label,
+        also=exchange.sites[1:],
     )
 
 
@@ -161,7 +176,7 @@ def interchange(
 def learn_subspace(
     model: HookedTransformer,
     pairs: InterchangePairs,
-    site: Site,
+    site: Site | Sequence[Site],
     dimensions: int,
     *,
     seed: int,
@@ -171,7 +186,7 @@ def learn_subspace(
     max_seconds: float | None = None,
     quiet: bool = False,
 ) -> Subspace:
-    """Distributed alignment search (DAS): the k directions of a site that carry what is exchanged.
+    """Distributed alignment search (DAS): the k directions of sites that carry what is exchanged.
 
     Adam moves k vectors, from a random subspace on, to minimise the mean cross-entropy of the
     counterfactual answers. The basis is the orthonormal factor of their QR decomposition. ``seed``
@@ -222,39 +237,67 @@ def random_subspace(width: int, dimensions: int, *, seed: int) -> Subspace:
 
 
 class _Exchange:
-    """The base sequences with the activations at a site in them and in their sources."""
+    """The base sequences with the activations at sites in them and in their sources."""
 
     def __init__(
-        self, subject: Subject, pairs: InterchangePairs, site: Site, batch_size: int
+        self,
+        subject: Subject,
+        pairs: InterchangePairs,
+        site: Site | Sequence[Site],
+        batch_size: int,
     ) -> None:
         checked(
             pairs, InterchangePairs, "pairs (of exchange_label, or interchange_pairs of anchors)"
         )
         checked(batch_size, int, "batch_size", low=1)
-        model, base = subject.model, as_examples(pairs.base)
-        self.rows, self.answers = model_rows(model, base), base.answers
-        check_sites(model, [site])
+        model, both = subject.model, (as_examples(pairs.base), as_examples(pairs.source))
+        self.rows, self.answers = model_rows(model, both[0]), both[0].answers
+        self._model, self._pairs = model, pairs.made
+        self.sites = check_sites(model, [site] if isinstance(site, Site) else site)
         check_answers(pairs.counterfactual, model.cfg.d_vocab_out)
-        self._model, self._hook, self._pairs = model, site.hook, pairs.made
-        self._whole, source = (
-            activations(model, sequences, [site.hook], batch=batch_size)[site.hook]
-            for sequences in (pairs.base, pairs.source)
-        )
-        shape = self._whole.shape
-        self._mask = site_mask(site, base, shape).to(self._whole.device).expand(shape)
-        low, high = map(int, self._mask.flatten(1).sum(1).aminmax())
-        if low != high:
-            raise ConfigError(f"{site} has {low} to {high} numbers; exchange one position")
-        self.base, self._source = (x[self._mask].view(len(x), -1) for x in (self._whole, source))
+        hooks = list(dict.fromkeys(each.hook for each in self.sites))
+        self._whole, sources = (activations(model, x, hooks, batch=batch_size) for x in both)
+        taken = [_taken(each, self._whole, sources, both) for each in self.sites]
+        self._masks = [mask for _, _, mask in taken]
+        for hook in hooks:
+            same = [m for m, at in zip(self._masks, self.sites, strict=True) if at.hook == hook]
+            if (torch.stack(same).sum(0) > 1).any():
+                raise ConfigError(f"sites of {hook} overlap; give each place once")
+        self._widths = [base.shape[1] for base, _, _ in taken]
+        self.base, self._source = (torch.cat([each[i] for each in taken], 1) for i in (0, 1))
         self.width = self.base.shape[1]
-        self.counterfactual = torch.from_numpy(pairs.counterfactual).to(self._whole.device)
+        self.counterfactual = torch.from_numpy(pairs.counterfactual).to(self.base.device)
 
     def run(
         self, chosen: Int64[np.ndarray, " n"], basis: Float[Tensor, "d k"] | None, batch_size: int
     ) -> Float[Tensor, "n d_vocab"]:
         base, difference = self.base[chosen], self._source[chosen] - self.base[chosen]
         along = difference if basis is None else difference @ basis @ basis.mT
-        mask = self._mask[chosen]
-        value = self._whole[chosen].masked_scatter(mask, base + along)
-        exchanged = [Replacement(self._hook, value, mask, self._pairs)]
+        exchanged = []
+        values = torch.split(base + along, self._widths, 1)
+        for site, every, value in zip(self.sites, self._masks, values, strict=True):
+            mask = every[chosen]
+            value = self._whole[site.hook][chosen].masked_scatter(mask, value)
+            exchanged.append(Replacement(site.hook, value, mask, self._pairs))
         return replaced_run(self._model, self.rows[chosen], exchanged, batch_size=batch_size)[0]
+
+
+def _taken(
+    site: Site,
+    base: Mapping[str, Tensor],
+    source: Mapping[str, Tensor],
+    both: tuple[Examples, Examples],
+) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"], Bool[Tensor, "n ..."]]:
+    """A site's numbers in the base and in the source sequences, and where it lies in the base."""
+    values, masks, sizes = [], [], list[int]()
+    for given, examples in zip((base, source), both, strict=True):
+        value = given[site.hook]
+        masks.append(site_mask(site, examples, value.shape).to(value.device).expand(value.shape))
+        sizes += map(int, masks[-1].flatten(1).sum(1).aminmax())
+        values.append(value)
+    if min(sizes) != max(sizes):
+        raise ConfigError(f"{site} has {min(sizes)} to {max(sizes)} numbers; exchange one position")
+    own, other = (
+        value[mask].view(len(value), -1) for value, mask in zip(values, masks, strict=True)
+    )
+    return own, other, masks[0]

@@ -62,7 +62,7 @@ def replaced_run(
     *,
     record: Iterable[str] = (),
     batch_size: int,
-) -> tuple[Float[Tensor, "n d_vocab"], dict[str, Tensor]]:
+) -> tuple[Float[Tensor, "n *k d_vocab"], dict[str, Tensor]]:
     """Logits of a run with activations replaced, and recorded activations.
 
     The logits are those where each is answered. Replacements apply in order, so the last of two at

@@ -270,7 +270,7 @@ class Twins:
 
     def run(
         self, replacements: Sequence[Replacement], *, copies: int = 1, record: Iterable[str] = ()
-    ) -> tuple[Float[Tensor, "n d_vocab"], dict[str, Tensor]]:
+    ) -> tuple[Float[Tensor, "n *k d_vocab"], dict[str, Tensor]]:
         """Logits of the patched sequences, the same ones several times in a row, and records."""
         rows, size = (
             self.rows[torch.arange(len(self.rows), device="cpu").repeat(copies)],

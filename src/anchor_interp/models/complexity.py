@@ -104,8 +104,9 @@ class Complexity(Readable):
             getattr(each, "stable_rank", None) for each in (query, query.at_init, query.gaussian)
         )
         about = "; depends on the basis and on dead heads" if query.basis_dependent else ""
-        return "{}{}\nfirst {}: stable rank {} (at init {}, Gaussian {}){}".format(
-            counts, effective, query.name, *map(number, ranks), about
+        which = query.name if query.layer is None else f"{query.name} of layer {query.layer}"
+        return "{}{}\n{}: stable rank {} (at init {}, Gaussian {}){}".format(
+            counts, effective, which, *map(number, ranks), about
         )
 
     def _rows(self) -> Iterator[dict[str, Any]]:

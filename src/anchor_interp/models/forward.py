@@ -43,8 +43,12 @@ _COMPARED = (3, 32)
 """Rows, and positions of each at most, by which both paths are compared."""
 
 
-def last_logits(model: HookedTransformer, tokens: Inputs | Rows) -> Float[Tensor, "batch d_vocab"]:
+def last_logits(
+    model: HookedTransformer, tokens: Inputs | Rows
+) -> Float[Tensor, "batch *k d_vocab"]:
     """Logits at the last position of sequences or token indices; of examples, at their answer's.
+
+    Of examples with k answers each, at all of them.
 
     Takes the fast path where it can, otherwise ``model(tokens)[:, -1]``: with hooks attached, with
     padding masked, for an architecture that the fast path does not implement, or where a user
@@ -57,15 +61,18 @@ def last_logits(model: HookedTransformer, tokens: Inputs | Rows) -> Float[Tensor
     return check_finite(logits, "the model's logits")
 
 
-def answer_logits(model: HookedTransformer, rows: Rows) -> Float[Tensor, "batch d_vocab"]:
+def answer_logits(model: HookedTransformer, rows: Rows) -> Float[Tensor, "batch *k d_vocab"]:
     """:func:`last_logits` of checked rows."""
-    tokens, places = rows.tokens, rows.at
-    if places is not None:
-        places = places + torch.arange(len(tokens), device=places.device) * tokens.shape[1]
+    tokens, at, places = rows.tokens, rows.at, None
+    if at is not None:
+        starts = torch.arange(len(tokens), device=at.device) * tokens.shape[1]
+        places = (at + (starts if at.ndim == 1 else starts[:, None])).flatten()
     if rows.attention_mask is None:
-        return place_logits(model, tokens, places)
-    logits = rows.through(model)
-    return logits[:, -1] if places is None else logits.flatten(0, 1)[places]
+        logits = place_logits(model, tokens, places)
+    else:
+        logits = rows.through(model)
+        logits = logits[:, -1] if places is None else logits.flatten(0, 1)[places]
+    return logits if at is None else logits.view(*at.shape, logits.shape[-1])
 
 
 def place_logits(

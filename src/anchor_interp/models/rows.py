@@ -25,8 +25,8 @@ class Rows:
     """Sequences on a model's device."""
 
     tokens: Int64[Tensor, "n pos"]
-    at: Int64[Tensor, " n"] | None = None
-    """Where each is answered; None if all are at the last position."""
+    at: Int64[Tensor, "n *k"] | None = None
+    """Where each is answered, once or k times; None if all are at the last position."""
     attention_mask: Int64[Tensor, "n pos"] | None = None
     """1 for a token, 0 for padding; None without padding, or if the model reads it."""
 
@@ -61,7 +61,8 @@ def model_rows(model: HookedTransformer, inputs: Inputs | Rows) -> Rows:
     tokens = token_rows(model, inputs)
     if not isinstance(inputs, Examples):
         return Rows(tokens)
-    at, mask = inputs.at, inputs.attention_mask
+    several = inputs.each_at.shape[1] > 1
+    at, mask = inputs.each_at if several else inputs.at, inputs.attention_mask
     pads_left = getattr(getattr(model, "tokenizer", None), "padding_side", None) == "left"
     if mask is not None and not is_bridge(model):
         check_causal(model)

@@ -304,7 +304,7 @@ def token_rows(model: HookedTransformer, tokens: Inputs) -> Int[Tensor, "batch p
             examples outside the vocabulary.
     """
     check_model(model)
-    for answers in (tokens.answers, tokens.wrong) if isinstance(tokens, Examples) else ():
+    for answers in (tokens.each_answer, tokens.each_wrong) if isinstance(tokens, Examples) else ():
         check_answers(answers, model.cfg.d_vocab_out)
     if isinstance(tokens, Sequences | Examples):
         tokens = tokens.tokens

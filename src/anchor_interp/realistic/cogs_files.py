@@ -7,11 +7,9 @@ tells that it is the file of https://github.com/najoungkim/COGS at commit 165a7b
 
 import functools
 import hashlib
-import http.client
 import lzma
 import os
 import re
-import urllib.request
 from pathlib import Path
 
 from anchor_interp._util.errors import ConfigError, StoreError, raising
@@ -62,6 +60,9 @@ def _fetched(name: str) -> Path:
     """A file in the cache, fetched if it is not there."""
     path, url = cache_folder() / "cogs" / f"{name}.tsv", f"{SOURCE}/{name}.tsv"
     if not is_there(path):
+        import http.client  # here: they take a tenth of the time to load the package
+        import urllib.request
+
         advice = f"; try again with a network, or name a folder of the files in {FOLDER_VARIABLE}"
         kinds = (OSError, http.client.HTTPException)
         with (

@@ -29,7 +29,6 @@ from jaxtyping import Integer
 
 from anchor_interp._util import files
 from anchor_interp._util.errors import ConfigError, StoreError, raising
-from anchor_interp._util.lock import Lock
 from anchor_interp._util.schema import digest
 from anchor_interp.realistic.corpus_sources import Document, Source, open_source
 from anchor_interp.realistic.corpus_tokenizers import (
@@ -93,6 +92,8 @@ def _opened(cache: Path, spec: CorpusSpec) -> CorpusTokens:
     with raising(StoreError, f"cannot use the cache {folder}: ", advice, of=OSError):
         if not files.is_there(folder / "corpus.json"):  # a complete one need not be writable
             folder.parent.mkdir(parents=True, exist_ok=True)
+            from anchor_interp._util.lock import Lock  # here: commands load this module
+
             with Lock.acquire(folder.with_name(f".{folder.name}.lock"), patience=math.inf):
                 if not files.is_there(folder / "corpus.json"):
                     _LOGGER.info("reading the corpus %s into %s", spec.words, folder)

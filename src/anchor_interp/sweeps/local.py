@@ -1,7 +1,8 @@
 """Jobs on this machine: one worker process for each core, with one thread each.
 
-A worker is a new Python process that reads its jobs from a pipe, one line of JSON each, and does
-one after the other. It imports nothing of the program that started it, so a script needs no
+A worker reads its jobs from a pipe, one line of JSON each, and does one after the other. On Linux
+workers for the CPU are forked from a process that has loaded PyTorch; others are new processes.
+Neither imports anything of the program that started it, so a script needs no
 ``if __name__ == "__main__"``. A worker whose parent has died stops its training, which checkpoints
 first: killing the driver loses nothing and leaves no process behind.
 """
@@ -11,7 +12,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -28,8 +28,8 @@ from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, to_dict
 from anchor_interp.runs.config import memory_bytes
 from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, drive
+from anchor_interp.sweeps.fork_server import ForkServer, start_python
 from anchor_interp.sweeps.worker import do_job, read_job
-from anchor_interp.tasks.registry import TASKS_VARIABLE, further_tasks
 
 WORKER_BYTES = 600 << 20
 """Approximate memory of a worker without its runs: Python, torch and TransformerLens."""
@@ -38,13 +38,6 @@ MEMORY_SHARE = 0.8
 _POLL_SECONDS = 0.5
 _PATIENCE_SECONDS = 300.0
 _LOGGER = logging.getLogger("anchor_interp")
-_PROGRAM = """
-import json, sys
-setup = json.loads(sys.stdin.readline())
-sys.path[:] = setup.pop("import_path")
-from anchor_interp.sweeps.local import work
-work(**setup)
-"""
 
 
 @dataclass(frozen=True)
@@ -61,24 +54,32 @@ class LocalEngine:
 
     def slots(self) -> int:
         """How many jobs are done at a time; ConfigError if this machine lacks the device."""
-        from anchor_interp._util.environment import resolve_device  # it loads torch
-
-        on_gpu = resolve_device(self.device).type == "cuda"
+        on_gpu = self._kind() == "cuda"
         return self.workers or (1 if on_gpu else available_cores())
 
     def run(
         self, jobs: Iterator[Job | None], folder: Path, progress: Callable[[str], Progress]
     ) -> Generator[RunResult, None, None]:
         """See :meth:`anchor_interp.sweeps.engine.Engine.run`; ConfigError without the device."""
-        workers = _Workers(folder, self.device, self.slots())
+        may_fork = sys.platform == "linux" and self.device in ("auto", "cpu")
+        server = ForkServer() if may_fork else None  # first: it loads torch while this program does
+        slots = self.slots()
+        if server is not None and self._kind() != "cpu":
+            server = server.close()
+        workers = _Workers(folder, self.device, slots, server)
         return drive(lambda: workers, jobs, Meters(folder, progress))
+
+    def _kind(self) -> str:
+        from anchor_interp._util.environment import resolve_device  # it loads torch
+
+        return resolve_device(self.device).type
 
 
 class _Workers:
     """The worker processes; one is started when there is a job and no worker is idle."""
 
-    def __init__(self, folder: Path, device: str, slots: int) -> None:
-        self._folder, self._device, self._slots = folder, device, slots
+    def __init__(self, folder: Path, device: str, slots: int, server: ForkServer | None) -> None:
+        self._folder, self._device, self._slots, self._server = folder, device, slots, server
         self._memory = MEMORY_SHARE * memory_limit()
         self._all: list[_Worker] = []
 
@@ -90,7 +91,9 @@ class _Workers:
         while len(self.busy) < self._slots and (job := queue.take(self._fits)) is not None:
             worker = next((worker for worker in self._all if worker.job is None), None)
             if worker is None:
-                worker = _Worker(self._folder, self._device)
+                if self._server is not None and not self._server.is_alive():
+                    self._server = ForkServer()
+                worker = _Worker(self._folder, self._device, self._server)
                 self._all.append(worker)
             worker.give(job)
 
@@ -103,15 +106,16 @@ class _Workers:
 
     def news(self) -> Iterator[RunResult]:
         for worker in list(self._all):
-            if worker.process.poll() is None:
-                yield from worker.news()
-            else:
+            yield from worker.news()
+            if worker.has_ended:
                 self._all.remove(worker)
                 yield from worker.end()
 
     def close(self) -> None:
         for worker in self.busy:
-            worker.process.terminate()
+            worker.stop()
+        if self._server is not None:
+            self._server.close()
         for worker in self._all:
             worker.end()
 
@@ -126,31 +130,27 @@ class _Workers:
 class _Worker:
     """A process that does jobs and reports messages and results through a pipe."""
 
-    def __init__(self, folder: Path, device: str) -> None:
+    def __init__(self, folder: Path, device: str, server: ForkServer | None) -> None:
         self._folder, self._unread = folder, b""
         self.job: Job | None = None
+        self.has_ended = False
         self._results: list[RunResult] = []  # of its job so far
-        receiver, sender = os.pipe()
+        (jobs, giver), (receiver, sender) = os.pipe(), os.pipe()
         os.set_blocking(receiver, False)
-        # one thread that sleeps while it waits, from before torch is loaded
-        environment = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | {"OMP_NUM_THREADS": "1"}
-        environment[TASKS_VARIABLE] = os.pathsep.join(further_tasks())
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # for these
-        command = [sys.executable, "-c", _PROGRAM]
-        # Ctrl-C also reaches the workers, but only the parent may act on it: it sends SIGTERM. A
-        # process starts with those signals blocked that its parent blocks.
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        self.reports, self._jobs = os.fdopen(receiver, "rb", buffering=0), os.fdopen(giver, "wb")
+        setup: dict[str, Any] = {"device": device, "folder": os.fspath(folder)}
+        setup["level"] = _LOGGER.getEffectiveLevel()
         try:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, pass_fds=[sender], env=environment
-            )
+            if server is not None:
+                self.stop: Callable[[], object] = server.close
+                self._wait: Callable[[], int | None] = server.fork(setup, jobs, sender)
+            else:
+                setup["reports"] = sender
+                process = start_python("local", "work", setup, jobs, sender)
+                self.stop, self._wait = process.terminate, process.wait
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            os.close(jobs)
             os.close(sender)
-        self.reports = os.fdopen(receiver, "rb", buffering=0)
-        setup: dict[str, Any] = {"device": device, "reports": sender, "parent": os.getpid()}
-        setup |= {"import_path": list(map(str, sys.path)), "folder": os.fspath(folder)}
-        self._send(setup | {"level": _LOGGER.getEffectiveLevel()})
 
     def give(self, job: Job) -> None:
         self.job, self._results = job, []
@@ -165,6 +165,7 @@ class _Worker:
         """New results; new messages are logged."""
         while part := self.reports.read(1 << 16):  # None without news, b"" once it has ended
             self._unread += part
+        self.has_ended = part == b""
         *lines, self._unread = self._unread.split(b"\n")
         before = len(self._results)
         for line in lines:
@@ -181,15 +182,16 @@ class _Worker:
 
     def end(self) -> list[RunResult]:
         """Wait until the process has ended; the results of its runs."""
-        if self.process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self.process.stdin.close()
-        code = self.process.wait()
+        with contextlib.suppress(OSError):
+            self._jobs.close()
+        code = self._wait()
         before = len(self._results)
         with self.reports:
             self.news()
         if self.job is not None:
-            how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+            how = "with the process that forked it"
+            if code is not None:
+                how = f"exit code {code}" if code >= 0 else f"signal {-code}"
             if code == -signal.SIGKILL:
                 how += ", perhaps for lack of memory"
             for name in self.unfinished():
@@ -199,10 +201,9 @@ class _Worker:
         return self._results[before:]
 
     def _send(self, data: Any) -> None:
-        assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # news and end notice that it has died
-            self.process.stdin.write(json.dumps(data).encode() + b"\n")
-            self.process.stdin.flush()
+            self._jobs.write(json.dumps(data).encode() + b"\n")
+            self._jobs.flush()
 
 
 class _Reports(logging.Handler):

@@ -136,10 +136,12 @@ class Examples(Readable):
 
     Args:
         tokens: token indices [n, pos].
-        answers: the right answer of each, a token; None where no answer is needed.
-        wrong: a wrong answer of each.
-        at: the position at which the answer is read, one for all or one each: 0-based, or negative
-            and counted from the end. By default the last one.
+        answers: the right answer of each, a token, or k of each [n, k]; None where no answer is
+            needed. Metrics take all k (:mod:`anchor_interp.interventions.metrics`), and so does
+            what is given a metric.
+        wrong: a wrong answer of each, as many.
+        at: the position at which the answer is read, one for all or one each, or of k answers
+            [n, k]: 0-based, or negative and counted from the end. By default the last one.
         labels: named properties of each, n values a name; a DataFrame will do.
         places: named positions, as ``at``; sites and masks take their names. ``last`` always is
             where the answer is read.
@@ -174,9 +176,14 @@ class Examples(Readable):
             self.attention_mask = _mask(attention_mask, self.tokens.shape)
         self.inside: Bool[np.ndarray, "n pos"] = self._inside()
         """Where a row holds tokens, not padding."""
-        self.answers = None if answers is None else self._each(answers, "answers")
-        self.wrong = None if wrong is None else self._each(wrong, "wrong")
-        self.at: Int64[np.ndarray, " n"] = self._columns(at, "at")
+        columns = as_integers(at, "at", "n, k").T if np.ndim(at) == 2 else [at]
+        self.each_at: Int64[np.ndarray, "n k"] = np.stack(
+            [self._columns(column, "at") for column in columns], 1
+        )
+        """Where each answer is read."""
+        self.at: Int64[np.ndarray, " n"] = self.each_at.max(1)
+        self.each_answer = None if answers is None else self._k_each(answers, "answers")
+        self.each_wrong = None if wrong is None else self._k_each(wrong, "wrong")
         named: Any = labels  # or a DataFrame
         if not hasattr(named, "columns"):
             named = checked(labels, Mapping | None, "labels") or {}
@@ -189,6 +196,23 @@ class Examples(Readable):
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def answers(self) -> Int64[np.ndarray, " n"] | None:
+        """The right answers; ConfigError if there are several each."""
+        return None if self.each_answer is None else self._single(self.each_answer)
+
+    @property
+    def wrong(self) -> Int64[np.ndarray, " n"] | None:
+        """The wrong answers; ConfigError if there are several each."""
+        return None if self.each_wrong is None else self._single(self.each_wrong)
+
+    def _single(self, answers: Int64[np.ndarray, "n k"]) -> Int64[np.ndarray, " n"]:
+        if (k := answers.shape[1]) > 1:
+            text = f"the examples have {k} answers each; expected one here"
+            raise ConfigError(f"{text}: patching and attribution with a metric take several")
+        one: Int64[np.ndarray, " n"] = answers[:, 0]
+        return one
+
     def __getitem__(self, index: Any) -> "Examples":
         """One example by its number, or some by a slice, numbers or a mask [n] of booleans."""
         return self._part(np.atleast_1d(np.arange(len(self))[index]), self.tokens.shape[1])
@@ -200,9 +224,9 @@ class Examples(Readable):
     def _part(self, rows: Int[np.ndarray, " some"], stop: int) -> "Examples":
         some = Examples(
             self.tokens[rows, :stop],
-            None if self.answers is None else self.answers[rows],
-            None if self.wrong is None else self.wrong[rows],
-            at=self.at[rows],
+            None if self.each_answer is None else self.each_answer[rows],
+            None if self.each_wrong is None else self.each_wrong[rows],
+            at=self.each_at[rows],
             labels={name: values[rows] for name, values in self.labels.items()},
             places={n: at[rows] for n, at in self.places.items() if at.max() < stop},
             attention_mask=self.inside[rows, :stop],
@@ -272,6 +296,16 @@ class Examples(Readable):
         after, before = (np.maximum.accumulate(t, 1) for t in (token, token[:, ::-1]))
         return after & before[:, ::-1]
 
+    def _k_each(self, values: Any, name: str) -> Int64[np.ndarray, "n k"]:
+        """An answer for each place where one is read."""
+        if (k := self.each_at.shape[1]) == 1 and np.ndim(values) != 2:
+            return self._each(values, name)[:, None]
+        given = as_integers(values, name, "n, k").astype(np.int64)
+        if given.shape != (len(self), k):
+            expected = f"({len(self)}, {k}), one for each position in at"
+            raise ConfigError(f"{name} has shape {given.shape}; expected {expected}")
+        return given
+
     def _each(self, values: Integers, name: str) -> Int64[np.ndarray, " n"]:
         return self._column(as_integers(values, name, "n").astype(np.int64), name)
 
@@ -290,8 +324,9 @@ class Examples(Readable):
         return f"{n} of {length} tokens, answered at position {at}{''.join(names)}"
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        columns = {"answer": self.answers, "wrong": self.wrong, "at": self.at, **self.labels}
-        known = {name: values for name, values in columns.items() if values is not None}
+        each = {"answer": self.each_answer, "wrong": self.each_wrong, "at": self.each_at}
+        known = {n: [r[0] if len(r) == 1 else " ".join(map(str, r)) for r in values]
+                 for n, values in each.items() if values is not None} | self.labels  # fmt: skip
         for i, tokens in enumerate(self.tokens):
             read = tokens[self.inside[i]]
             yield {"tokens": " ".join(map(str, read)), **{n: v[i] for n, v in known.items()}}
@@ -302,7 +337,7 @@ def order_of(examples: Examples) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndar
 
     Equal examples, which have the same tokens, answers and positions, share the first one's place.
     """
-    given = examples.answers, examples.wrong, examples.at, examples.attention_mask
+    given = examples.each_answer, examples.each_wrong, examples.each_at, examples.attention_mask
     each = (*given, *examples.places.values())
     rows = np.column_stack([examples.tokens, *(values for values in each if values is not None)])
     _, which = np.unique(rows, axis=0, return_inverse=True)
@@ -315,8 +350,12 @@ def check_aligned(**named: Examples) -> None:
     (one, a), (other, b) = named.items()
     if a.tokens.shape != b.tokens.shape:
         raise ConfigError(f"{one} has shape {a.tokens.shape} and {other} {b.tokens.shape}")
-    for place in ("last", *(place for place in a.places if place in b.places)):
-        if n := (a.positions(place) != b.positions(place)).sum():
+    if a.each_at.shape != b.each_at.shape:
+        raise ConfigError(f"{one} and {other} examples have other numbers of answers each")
+    elsewhere = {"last": (a.each_at != b.each_at).any(1)}
+    shared = [place for place in a.places if place in b.places]
+    for place, other_at in (elsewhere | {p: a.places[p] != b.places[p] for p in shared}).items():
+        if n := other_at.sum():
             where = f"elsewhere in {n} of {len(a)} {other} examples; pair rows whose places agree"
             raise ConfigError(f"{place!r} is {where}")
 
@@ -338,6 +377,5 @@ def as_integers(values: Any, name: str, axes: str) -> Integer[np.ndarray, "..."]
         array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     if array.ndim != 1 + axes.count(",") or array.dtype.kind not in "iu" or not array.size:
         about = f"shape {array.shape} and dtype {array.dtype}"
-        hint = "; repeat a row that has two answers" if (name, array.ndim) == ("answers", 2) else ""
-        raise ConfigError(f"{name} has {about}; expected integers [{axes}], at least one{hint}")
+        raise ConfigError(f"{name} has {about}; expected integers [{axes}], at least one")
     return array

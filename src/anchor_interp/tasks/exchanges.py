@@ -11,7 +11,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import check_name, checked
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.examples import Examples, Integers, as_integers, check_aligned
+from anchor_interp.tasks.examples import Examples, Integers, as_integers
 from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import Sequences, as_examples, places
 
@@ -23,8 +23,8 @@ class InterchangePairs(Readable):
     base: Any
     """Examples, which are run; sequences (x; a1, a2) of an anchor task."""
     source: Any
-    """Examples with the same positions, where an activation comes from; sequences (x'; a1', a2') of
-    an anchor task."""
+    """Examples where an activation comes from, each from its own places; sequences (x'; a1', a2')
+    of an anchor task."""
     counterfactual: Int64[np.ndarray, " n"]
     """The answer expected; of an anchor task g(g(x'; a1'); a2)."""
     anchor_moved: Int64[np.ndarray, " n"] | None = None
@@ -33,15 +33,17 @@ class InterchangePairs(Readable):
     """The answer to (x'; a1, a2), as if only the key were exchanged."""
     left_out: int = 0
     """How many base examples have no source that an answer tells apart, and are left out."""
+    label: str | None = None
+    """The label of examples that is exchanged; None of anchors."""
 
     def __post_init__(self) -> None:
-        base = as_examples(self.base)
-        check_aligned(base=base, source=as_examples(self.source))
+        base = _paired(self.base, self.source)[0]
         expected = _answers(self.counterfactual, "counterfactual", len(base))
         object.__setattr__(self, "counterfactual", expected)
 
     def _summary(self) -> str:
-        return f"{len(self.base)} base sequences, each with a source; {self.left_out} left out"
+        about = f"{len(self.base)} base sequences, each with a source; {self.left_out} left out"
+        return about if self.label is None else f"{about}; exchanged: {self.label}"
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         base, source = as_examples(self.base), as_examples(self.source)
@@ -85,8 +87,7 @@ def exchange_label(
     answer copies the label. ConfigError if none is left, or ``answer`` does not give the examples'
     own answers.
     """
-    base, source = as_examples(base), as_examples(source)
-    check_aligned(base=base, source=source)
+    base, source = _paired(base, source)
     for examples in (base, source):
         check_name(label, examples.labels, "no label of the examples")
         computed = _answers(answer(examples.labels), "answer", len(examples))
@@ -103,7 +104,9 @@ def exchange_label(
     if (specific := apart & (expected != source.answers)).any():
         apart = specific
     left_out = int((~apart).sum())
-    return InterchangePairs(base[apart], source[apart], expected[apart], left_out=left_out)
+    return InterchangePairs(
+        base[apart], source[apart], expected[apart], left_out=left_out, label=label
+    )
 
 
 def renamed_answers(
@@ -128,6 +131,14 @@ def renamed_answers(
     while (names == answers).mean() > 0.1:
         names = generator.permutation(answers)
     return replace(pairs, counterfactual=names[np.searchsorted(answers, pairs.counterfactual)])
+
+
+def _paired(base: Sequences | Examples, source: Sequences | Examples) -> tuple[Examples, Examples]:
+    """Both as examples; ConfigError if they are not as many."""
+    pair = as_examples(base), as_examples(source)
+    if len(pair[0]) != len(pair[1]):
+        raise ConfigError(f"{len(pair[0])} base examples have {len(pair[1])} sources")
+    return pair
 
 
 def _answers(given: Any, name: str, n: int) -> Int64[np.ndarray, " n"]:
