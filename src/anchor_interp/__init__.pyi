@@ -32,6 +32,8 @@ from .interventions.sites import site_grid as site_grid
 from .models.complexity import complexity as complexity
 from .models.exact import exact_model as exact_model
 from .models.forward import last_logits as last_logits
+from .models.init import initialize as initialize
+from .models.parameters import decay_groups as decay_groups
 from .models.shapes import InitConfig as InitConfig
 from .models.shapes import ModelConfig as ModelConfig
 from .models.transformer import build_model as build_model

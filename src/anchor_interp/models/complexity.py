@@ -12,10 +12,13 @@ depends on, :attr:`Complexity.effective` on neither:
 * dead heads, which write nothing (OV = 0): their queries, keys and values count all the same.
 
 With rotary positions only rotations that commute with them are free, and QK is the map between
-equal positions. No LayerNorm gain is folded in. Matrices of a network that a task brings have a row
-for each number that an output is a sum over, a column for each output.
+equal positions. No LayerNorm gain is folded in. Matrices of any other module have a row for each
+number that an output is a sum over, a column for each output, and no heads. Where queries, keys and
+values are in one matrix, a table of architectures (:mod:`anchor_interp.models.parameters`) splits
+it; without one it is measured whole and is called ``fused``.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from statistics import fmean
@@ -39,9 +42,12 @@ from anchor_interp.models.matrices import (
     numbers,
     stable_rank,
 )
+from anchor_interp.models.parameters import is_fused, matrices, parameters
 from anchor_interp.models.transformer import HookedTransformer, check_model, is_transformer
 
 _INSIDE_A_HEAD = ("W_Q", "W_K", "W_V", "W_O")
+_HEAD_GROUPS = ("qk", "vo")
+_QUERIES = r"\.(q|query)(_proj|_lin)?$"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +71,17 @@ class MatrixComplexity(Numbers):
     gaussian: Numbers
     """Mean over Gaussian matrices of this shape (for a product, of Gaussian factors)."""
 
+    @property
+    def norm(self) -> float:
+        """||W||_F."""
+        return float(np.linalg.norm(self.spectrum))
+
+    @property
+    def share(self) -> float | None:
+        """Stable rank / stable rank at initialisation; None without one."""
+        before = None if self.at_init is None else self.at_init.stable_rank
+        return None if not before or self.stable_rank is None else self.stable_rank / before
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Complexity(Readable):
@@ -72,6 +89,8 @@ class Complexity(Readable):
 
     matrices: tuple[MatrixComplexity, ...]
     heads: tuple[MatrixComplexity, ...]
+    left_out: tuple[str, ...] = ()
+    """Tensors of two or more dimensions that are not known to be a matrix, and not measured."""
 
     @property
     def head_norms(self) -> dict[tuple[int | None, int | None], float]:
@@ -114,9 +133,11 @@ class Complexity(Readable):
             row = {name: getattr(entry, name) for name in ("name", "layer", "head", *measures)}
             row |= {f"{name}_at_init": getattr(entry.at_init, name, None) for name in measures}
             row |= {f"{name}_gaussian": getattr(entry.gaussian, name) for name in measures}
-            depends = "basis, dead heads" if entry.basis_dependent else ""
+            depends = ["basis, dead heads"] * entry.basis_dependent
+            depends += ["fused: q, k and v in one matrix"] * is_fused(entry.name)
+            row |= {"norm": entry.norm, "share": entry.share, "distance": entry.distance}
             norm = norms.get((entry.layer, entry.head))
-            yield row | {"distance": entry.distance, "head_norm": norm, "depends_on": depends}
+            yield row | {"head_norm": norm, "depends_on": "; ".join(depends)}
 
 
 class _Weight(NamedTuple):
@@ -127,6 +148,7 @@ class _Weight(NamedTuple):
     head: int | None
     left: Tensor
     right: Tensor | None = None
+    inside_head: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -159,13 +181,13 @@ class _Weight(NamedTuple):
 def complexity(
     model: HookedTransformer | nn.Module, initial: HookedTransformer | nn.Module | None = None
 ) -> Complexity:
-    """Measure every matrix of a network; GPT-2 takes a minute on one core.
+    """Measure every matrix of any module, a shared one once; GPT-2 takes a minute on one core.
 
     ``initial`` is the model before training, such as :attr:`anchor_interp.runs.run.Run.initial`.
 
     Raises:
-        ConfigError: not such a model, a weight that is not finite, or an ``initial`` with other
-            matrices.
+        ConfigError: not a module, one without a known matrix, a weight that is not finite or
+            quantised, or an ``initial`` with other matrices.
     """
     for each in (model,) if initial is None else (model, initial):
         if is_transformer(each) or not isinstance(each, nn.Module):
@@ -182,15 +204,19 @@ def complexity(
                 layer=weight.layer,
                 head=weight.head,
                 shape=weight.shape,
-                basis_dependent=weight.name in _INSIDE_A_HEAD,
+                basis_dependent=weight.inside_head or weight.name in _INSIDE_A_HEAD,
                 spectrum=spectrum.numpy(),
                 at_init=None if start is None else start.numbers(start.spectrum()),
                 distance=weight.distance(start),
                 gaussian=gaussian_numbers(weight.shape, inner),
             )
         )
-    matrices = tuple(entry for entry in entries if entry.head is None)
-    return Complexity(matrices, tuple(entry for entry in entries if entry.head is not None))
+    whole = tuple(entry for entry in entries if entry.head is None)
+    heads, left_out = tuple(entry for entry in entries if entry.head is not None), _left_out(model)
+    if not whole:
+        unknown = f": {left_out[0]} is of no known class" if left_out else ""
+        raise ConfigError(f"the {type(model).__name__} has no known matrix{unknown}")
+    return Complexity(whole, heads, left_out)
 
 
 def distances(model: HookedTransformer, initial: HookedTransformer) -> list[float]:
@@ -201,11 +227,15 @@ def distances(model: HookedTransformer, initial: HookedTransformer) -> list[floa
 
 
 def main_numbers(model: Any) -> Numbers:
-    """Stable rank and condensation of W_Q in layer 0; of another network, means over its layers."""
-    if model is None:
+    """Stable rank and condensation of W_Q in layer 0; without queries, means over all matrices."""
+    if not isinstance(model, nn.Module):
         return Numbers(None, None, None)
-    transformer = is_transformer(model)
-    layers = [first_query_matrix(model)] if transformer else [w.left for w in _weights(model)]
+    if is_transformer(model):
+        layers = [first_query_matrix(model)]
+    else:
+        every = list(_weights(model))
+        queries = [weight.left for weight in every if re.search(_QUERIES, weight.name)]
+        layers = queries[:1] or [weight.left for weight in every]
 
     def mean(measure: Callable[[Tensor], float]) -> float | None:
         values = [value for each in layers if (value := measured(measure, each)) is not None]
@@ -235,11 +265,12 @@ def _with_starts(model: Any, initial: Any) -> Iterator[tuple[_Weight, _Weight | 
 def _weights(model: Any) -> Iterator[_Weight]:
     """Every matrix of a model in its order; the heads' products follow their layer's matrices."""
     if not is_transformer(model):
-        for name, part in model.named_modules():
-            if isinstance(part, nn.ConvTranspose2d):  # [in, out, row, column]
-                yield _Weight(name, None, None, part.weight.detach().flatten(1))
-            elif isinstance(part, nn.Linear | nn.Conv2d):
-                yield _Weight(name, None, None, part.weight.detach().flatten(1).mT)
+        for each in matrices(model):
+            name, matrix = each.matrix_name, each.matrix
+            if not each.parts:
+                yield _Weight(name, None, None, matrix, None, each.group in _HEAD_GROUPS)
+            for part in each.parts:
+                yield _Weight(f"{name}.{part.name}", None, None, matrix[:, part.units], None, True)
         return
     yield _Weight("W_E", None, None, model.embed.W_E.detach())
     if hasattr(model, "pos_embed"):
@@ -263,6 +294,13 @@ def _weights(model: Any) -> Iterator[_Weight]:
             yield _Weight("QK", layer, head, W_Q, W_K.mT)
             yield _Weight("OV", layer, head, W_V, W_O)
     yield _Weight("W_U", None, None, model.unembed.W_U.detach())
+
+
+def _left_out(model: Any) -> tuple[str, ...]:
+    if is_transformer(model):
+        return ()
+    unknown = (each for each in parameters(model) if each.kind is None)
+    return tuple(each.name for each in unknown if each.tensor.ndim > 1)
 
 
 def _core(left: Tensor, right: Tensor) -> Tensor:
