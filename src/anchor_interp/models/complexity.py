@@ -42,11 +42,10 @@ from anchor_interp.models.matrices import (
     numbers,
     stable_rank,
 )
-from anchor_interp.models.parameters import is_fused, matrices, parameters
+from anchor_interp.models.parameters import is_fused, parameters
 from anchor_interp.models.transformer import HookedTransformer, check_model, is_transformer
 
 _INSIDE_A_HEAD = ("W_Q", "W_K", "W_V", "W_O")
-_HEAD_GROUPS = ("qk", "vo")
 _QUERIES = r"\.(q|query)(_proj|_lin)?$"
 
 
@@ -211,12 +210,12 @@ def complexity(
                 gaussian=gaussian_numbers(weight.shape, inner),
             )
         )
-    whole = tuple(entry for entry in entries if entry.head is None)
-    heads, left_out = tuple(entry for entry in entries if entry.head is not None), _left_out(model)
-    if not whole:
-        unknown = f": {left_out[0]} is of no known class" if left_out else ""
-        raise ConfigError(f"the {type(model).__name__} has no known matrix{unknown}")
-    return Complexity(whole, heads, left_out)
+    heads = tuple(entry for entry in entries if entry.head is not None)
+    unknown = () if heads else (same[0] for same in parameters(model) if same[0].kind is None)
+    left_out = tuple(each.name for each in unknown if each.tensor.ndim > 1)
+    if not entries:
+        raise ConfigError(f"the {type(model).__name__} has no known matrix; left out: {left_out}")
+    return Complexity(tuple(e for e in entries if e.head is None), heads, left_out)
 
 
 def distances(model: HookedTransformer, initial: HookedTransformer) -> list[float]:
@@ -265,12 +264,12 @@ def _with_starts(model: Any, initial: Any) -> Iterator[tuple[_Weight, _Weight | 
 def _weights(model: Any) -> Iterator[_Weight]:
     """Every matrix of a model in its order; the heads' products follow their layer's matrices."""
     if not is_transformer(model):
-        for each in matrices(model):
-            name, matrix = each.matrix_name, each.matrix
+        for each in (same[0] for same in parameters(model) if same[0].is_matrix):
+            place, matrix = each.place, each.matrix
             if not each.parts:
-                yield _Weight(name, None, None, matrix, None, each.group in _HEAD_GROUPS)
-            for part in each.parts:
-                yield _Weight(f"{name}.{part.name}", None, None, matrix[:, part.units], None, True)
+                yield _Weight(place, None, None, matrix, None, each.group in ("qk", "vo"))
+            for name, _, units in each.parts:
+                yield _Weight(f"{place}.{name}", None, None, matrix[:, units], None, True)
         return
     yield _Weight("W_E", None, None, model.embed.W_E.detach())
     if hasattr(model, "pos_embed"):
@@ -294,13 +293,6 @@ def _weights(model: Any) -> Iterator[_Weight]:
             yield _Weight("QK", layer, head, W_Q, W_K.mT)
             yield _Weight("OV", layer, head, W_V, W_O)
     yield _Weight("W_U", None, None, model.unembed.W_U.detach())
-
-
-def _left_out(model: Any) -> tuple[str, ...]:
-    if is_transformer(model):
-        return ()
-    unknown = (each for each in parameters(model) if each.kind is None)
-    return tuple(each.name for each in unknown if each.tensor.ndim > 1)
 
 
 def _core(left: Tensor, right: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.tasks.hashing import stream_key
 
 Biases = Literal["zero", "pytorch", "weights"]
-_FILLS = {"zero": 0.0, "one": 1.0, "keep": None}
+_FILLS: Mapping[str | None, float | None] = {"zero": 0.0, "one": 1.0, "keep": None}
 _OFFSETS = ("bias", "b", "beta")
 _TORCH_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.BatchNorm1d, nn.InstanceNorm1d)
 _GPT2 = re.compile(r"(?:^|\.)(?:h\.(\d+)\.((?:attn|mlp)\.c_\w+)|(wte|wpe|lm_head))\.weight$")
@@ -50,8 +50,7 @@ _GPT2_NAMES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class InitialParameter:
+class InitialParameter(NamedTuple):
     """How a parameter was initialised."""
 
     name: str
@@ -73,12 +72,11 @@ class InitialWeights(Readable):
     parameters: tuple[InitialParameter, ...]
 
     def _summary(self) -> str:
-        drawn = [each for each in self.parameters if each.d_in is not None]
-        numbers = sum(math.prod(each.shape) for each in drawn)
-        return f"{len(drawn)} of {len(self.parameters)} parameters drawn, {numbers:,} numbers"
+        drawn = sum(each.d_in is not None for each in self.parameters)
+        return f"{drawn} of {len(self.parameters)} parameters drawn"
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        return (dict(vars(each)) for each in self.parameters)
+        return (each._asdict() for each in self.parameters)
 
 
 class _Filling(NamedTuple):
@@ -94,10 +92,6 @@ class _Filling(NamedTuple):
         return f"standard deviation {scales}" if scales else f"constant {self.constant}"
 
 
-_Plan = list[tuple[tuple[str, ...], Parameter, _Filling]]
-"""The names of every tensor, what it is, and what it is set to."""
-
-
 @torch.no_grad()
 def initialize(
     module: nn.Module,
@@ -111,18 +105,17 @@ def initialize(
     """Set every parameter of a module in place: weights ~ N(0, (d_in^-gamma)^2), norms to identity.
 
     A HookedTransformer gets the weights of :func:`anchor_interp.models.transformer.build_model`, a
-    GPT-2 of Hugging Face the same, its tied head apart. Other modules draw each parameter by its
-    own name.
+    GPT-2 of Hugging Face the same, its tied head apart.
 
     Args:
         module: made of classes that :mod:`anchor_interp.models.parameters` knows, or with rules.
-            d_in is the number of inputs of one output, of an embedding its width. The gain of a
-            norm becomes such that it multiplies by 1. An embedding's ``padding_idx`` has zeros.
-        gamma: the rate; or an InitConfig, which may give groups a rate of their own. Its scheme
+            d_in is the number of inputs of one output; of an embedding its width, and its
+            ``padding_idx`` gets zeros. The gain of a norm becomes such that it multiplies by 1.
+        gamma: the rate, or an InitConfig that gives groups rates of their own. Its scheme
             ``released`` is for HookedTransformers alone.
-        rules: by names, or patterns such as ``*.gate``, of which the first that fits counts: the
-            group (``embed``, ``qk``, ``vo``, ``mlp``) or the d_in of a matrix, both as
-            ``("qk", 64)``, or ``zero``, ``one``, ``keep``.
+        rules: by name or pattern (``*.gate``), of which the first that fits counts: the group
+            (``embed``, ``qk``, ``vo``, ``mlp``) or the d_in of a matrix, or both as ``("qk", 64)``;
+            or ``zero``, ``one``, ``keep``.
         biases: ``pytorch`` draws uniformly from +-1/sqrt(d_in) of the bias's matrix, ``weights`` as
             its matrix is drawn.
         overwrite: needed where weights look trained: the values of a norm differ from one another,
@@ -136,7 +129,7 @@ def initialize(
     init = checked(gamma, InitConfig | float, "gamma")
     init = init if isinstance(init, InitConfig) else InitConfig(init)
     checked(biases, Biases, "biases")
-    stream_key(seed, "init")
+    draw, table = _Drawing(module, init, seed), []
     if is_bridge(module):
         raise ConfigError("module is a TransformerBridge; initialise its original_model")
     known = parameters(module)
@@ -145,15 +138,14 @@ def initialize(
         raise ConfigError(f"init.scheme is 'released'; expected 'paper': {other}")
     if not overwrite and (sign := _sign_of_training(module, known)):
         raise ConfigError(f"the weights look trained: {sign}; overwrite=True replaces them")
-    plan = _plan(module, known, init, biases, dict(rules or {}))
-    _check_rates(plan, init)
-    draw, table = _Drawing(module, init, seed), []
-    for names, each, filling in plan:
-        before = _std(each.tensor)
+    plan = _plan(module, known, init, biases, checked(rules or {}, dict, "rules"))
+    _check_rates([each for each, _ in plan], init)
+    for (each, filling), (_, *others) in zip(plan, known, strict=True):
+        before, drawn = _std(each.tensor), bool(filling.scales)
         draw(each, filling)
-        d_in = each.d_in if filling.scales else None
-        shape, after = tuple(each.tensor.shape), _std(each.tensor)
-        table.append(InitialParameter(names[0], shape, each.group, d_in, before, after, names[1:]))
+        about = tuple(each.tensor.shape), each.group, each.d_in if drawn else None
+        shared = tuple(other.name for other in others)
+        table.append(InitialParameter(each.name, *about, before, _std(each.tensor), shared))
     return InitialWeights(tuple(table))
 
 
@@ -162,7 +154,7 @@ def set_weights(module: nn.Module, init: InitConfig, *, seed: int) -> None:
     """Set every parameter of a network of ours; ConfigError for one that no rule covers."""
     biases: Biases = "zero" if isinstance(module, HookedTransformer) else "weights"
     draw = _Drawing(module, init, seed)
-    for _, each, filling in _plan(module, parameters(module), init, biases, {}):
+    for each, filling in _plan(module, parameters(module), init, biases, {}):
         draw(each, filling)
 
 
@@ -188,34 +180,31 @@ def _std_of(d_in: int, group: Group | None, init: InitConfig) -> float:
 
 
 def _plan(
-    module: nn.Module, known: list[Parameter], init: InitConfig, biases: Biases, rules: dict[str, Any]
-) -> _Plan:
-    if init.embed_d_in == "d_vocab":
-        tables = [each.kind == "embedding" for each in known]
-        known = [replace(each, d_in=len(each.tensor)) if table else each
-                 for each, table in zip(known, tables, strict=True)]  # fmt: skip
-    cfg = module.cfg if isinstance(module, HookedTransformer) else None
-    names = [each.name for each in known]
+    module: nn.Module,
+    known: list[list[Parameter]],
+    init: InitConfig,
+    biases: Biases,
+    rules: dict[str, Any],
+) -> list[tuple[Parameter, _Filling]]:
+    """Every tensor under its first name, and what it is set to."""
+    names = [each.name for same in known for each in same]
     for pattern in rules:
         if not any(fnmatchcase(name, pattern) for name in names):
             close = suggestion(pattern, names)
             raise ConfigError(f"rules: no parameter is called {shown(pattern)}{close}")
-    tensors: dict[int, list[Parameter]] = {}
-    for each in known:
-        tensors.setdefault(id(each.tensor), []).append(each)
-    plan: _Plan = []
-    for same in tensors.values():
+    cfg, plan = module.cfg if isinstance(module, HookedTransformer) else None, []
+    for same in known:
         own = [_ruled(each, rule) for each in same if (rule := _rule_for(each, rules)) is not None]
         options = [(x, _filling(x, init, biases, None if own else cfg)) for x in own or same]
         covered = [(each, filling) for each, filling in options if filling is not None]
         if not covered:
             raise _uncovered(same[0])
-        (each, filling), *others = covered
-        for other, second in others:
+        each, filling = covered[0]
+        for other, second in covered:
             if second != filling:
                 two = f"{each.name} and {other.name} are one tensor with two rules"
                 raise ConfigError(f"{two}: {filling}, and {second}; give it one in rules")
-        plan.append((tuple(each.name for each in same), replace(each, name=same[0].name), filling))
+        plan.append((replace(each, name=same[0].name), filling))
     return plan
 
 
@@ -225,7 +214,7 @@ def _rule_for(each: Parameter, rules: dict[str, Any]) -> Any:
 
 def _ruled(each: Parameter, rule: Any) -> Parameter:
     """The parameter as a rule of the user describes it."""
-    fills, groups = tuple(_FILLS), get_args(Group)
+    fills, groups = ("zero", "one", "keep"), get_args(Group)
     if rule in fills:
         return replace(each, kind=rule, parts=())
     given = rule if isinstance(rule, tuple) else (rule,)
@@ -242,25 +231,26 @@ def _ruled(each: Parameter, rule: Any) -> Parameter:
 
 
 def _filling(each: Parameter, init: InitConfig, biases: Biases, cfg: Any) -> _Filling | None:
-    """What a parameter is set to, given a HookedTransformer's ``cfg``; None if no rule covers it."""
+    """What a parameter is set to; None if no rule covers it. ``cfg`` is a HookedTransformer's."""
     uniform = init.weights == "uniform"
-    match cast(Any, each.kind):
-        case "zero" | "one" | "keep" as word:
-            return _Filling(_FILLS[word])
-        case "norm":
-            return _Filling(_identity(each))
-        case "bias":
-            if (biases, init.scheme) == ("zero", "paper") or each.d_in is None:
-                return _Filling(0.0)
-            if biases == "weights":
-                return _Filling(None, (_std_of(each.d_in, each.group, init),), uniform)
-            return _Filling(None, (each.d_in**-0.5,), True)
-        case "matrix" | "embedding" if cfg is not None:
-            return _Filling(None, (gamma_std(each.name, cfg, init),), uniform)
-        case "matrix" | "embedding":
-            groups, d_in = [part.group for part in each.parts] or [each.group], cast(int, each.d_in)
-            return _Filling(None, tuple(_std_of(d_in, group, init) for group in groups), uniform)
-    return None
+    if each.kind in _FILLS:
+        return _Filling(_FILLS[each.kind])
+    if each.kind == "norm":
+        return _Filling(_identity(each))
+    if each.kind == "bias":
+        if each.d_in is None or (biases == "zero" and init.scheme == "paper"):
+            return _Filling(0.0)
+        drawn = biases == "weights"
+        scale = _std_of(each.d_in, each.group, init) if drawn else each.d_in**-0.5
+        return _Filling(None, (scale,), uniform or not drawn)
+    if not each.is_matrix:
+        return None
+    if cfg is not None:
+        return _Filling(None, (gamma_std(each.name, cfg, init),), uniform)
+    is_table = each.kind == "embedding" and init.embed_d_in == "d_vocab"
+    d_in = len(each.tensor) if is_table else each.d_in or 1
+    groups = [part.group for part in each.parts] if each.parts else [each.group]
+    return _Filling(None, tuple(_std_of(d_in, group, init) for group in groups), uniform)
 
 
 def _uncovered(each: Parameter) -> ConfigError:
@@ -298,10 +288,11 @@ def _identity(each: Parameter) -> float:
 class _Drawing:
     """Fills parameters with numbers that are a function of seed and name."""
 
-    def __init__(self, module: nn.Module, init: InitConfig, seed: int) -> None:
+    def __init__(self, module: Any, init: InitConfig, seed: int) -> None:
+        stream_key(seed, "init")  # checks it
         config: Any = getattr(module, "config", None)
         self.seed, self.uniform = seed, init.weights == "uniform"
-        self.gpt2_heads = config.n_head if getattr(config, "model_type", "") == "gpt2" else None
+        self.gpt2_heads = config.n_head if getattr(config, "model_type", "") == "gpt2" else 0
 
     def __call__(self, each: Parameter, filling: _Filling) -> None:
         """Set a parameter in place."""
@@ -310,30 +301,31 @@ class _Drawing:
         elif filling.scales:
             drawn = self._drawn(each, filling.uniform)
             each.tensor.copy_(drawn * _factors(each, filling.scales))
-            if (padding := getattr(each.owner, "padding_idx", None)) is not None:
+            padding = getattr(each.owner, "padding_idx", None)
+            if padding is not None:
                 each.tensor[padding] = 0
 
     def _drawn(self, each: Parameter, uniform: bool) -> Tensor:
-        found = None if self.gpt2_heads is None else _GPT2.search(each.name)
-        shape = each.tensor.shape
+        """Numbers by the parameter's name; of GPT-2 by a HookedTransformer's."""
+        shape, found = each.tensor.shape, _GPT2.search(each.name) if self.gpt2_heads else None
         if found is None:
-            return self.numbers(each.name, shape, uniform)
+            return self._numbers(each.name, shape, uniform)
         layer, matrix, outside = found.groups()
         if outside == "lm_head":
-            return self.numbers(_GPT2_NAMES[outside], shape[::-1], uniform).mT
-        block = "" if layer is None else f"blocks.{layer}."
+            return self._numbers(_GPT2_NAMES[outside], shape[::-1], uniform).mT
+        block = f"blocks.{layer}." if matrix else ""
         if matrix != "attn.c_attn":
-            return self.numbers(block + _GPT2_NAMES[matrix or outside], shape, uniform)
-        heads = (self.gpt2_heads, shape[0], shape[0] // self.gpt2_heads)
-        drawn = [self.numbers(f"{block}attn.W_{x}", heads, uniform) for x in "QKV"]
-        return torch.cat([x.transpose(0, 1).flatten(1) for x in drawn], 1)
+            return self._numbers(block + _GPT2_NAMES[matrix or outside], shape, uniform)
+        heads = self.gpt2_heads, shape[0], shape[0] // self.gpt2_heads
+        qkv = [self._numbers(f"{block}attn.W_{x}", heads, uniform) for x in "QKV"]
+        return torch.cat([x.transpose(0, 1).flatten(1) for x in qkv], 1)
 
-    def numbers(self, name: str, shape: tuple[int, ...], uniform: bool) -> Tensor:
+    def _numbers(self, name: str, shape: tuple[int, ...], uniform: bool) -> Tensor:
         """Values of standard deviation 1, or uniform ones from -1 to 1."""
         seed_of_name = int(stream_key(self.seed, f"init/{name}")) >> 1  # manual_seed takes 63 bits
         generator = torch.Generator(device="cpu").manual_seed(seed_of_name)
-        draw = torch.rand if uniform else torch.randn
-        drawn = draw(shape, generator=generator, dtype=torch.float32, device="cpu")
+        draw: Any = torch.rand if uniform else torch.randn
+        drawn: Tensor = draw(shape, generator=generator, dtype=torch.float32, device="cpu")
         return 2 * drawn - 1 if uniform else drawn
 
 
@@ -341,29 +333,27 @@ def _factors(each: Parameter, scales: tuple[float, ...]) -> float | Tensor:
     """One factor, or one for each output of a matrix whose parts have rates of their own."""
     if len(set(scales)) == 1:
         return scales[0]
-    factors = torch.empty(sum(len(part.units) for part in each.parts))
+    factors = torch.empty(sum(len(part.units) for part in each.parts), device="cpu")
     for part, scale in zip(each.parts, scales, strict=True):
         factors[part.units] = scale
     return factors if each.inputs_first else factors[:, None]
 
 
-def _sign_of_training(module: nn.Module, known: list[Parameter]) -> str:
+def _sign_of_training(module: Any, known: list[list[Parameter]]) -> str:
     """What shows that weights were trained; empty if nothing does."""
-    norms = [each for each in known if each.kind == "norm"]
+    norms = [same[0] for same in known if same[0].kind == "norm"]
     for each in norms:
         if (each.tensor != each.tensor.flatten()[0]).any():
             return f"the values of {each.name} differ from one another"
-    if norms:
-        return ""
     cfg = getattr(module, "cfg", None)
     loaded = getattr(module, "name_or_path", "") or getattr(cfg, "original_architecture", "")
-    return f"it was loaded from {loaded}" if loaded else ""
+    return f"it was loaded from {loaded}" if loaded and not norms else ""
 
 
-def _check_rates(plan: _Plan, init: InitConfig) -> None:
+def _check_rates(known: list[Parameter], init: InitConfig) -> None:
     """ConfigError if a group has a rate of its own and no parameter."""
-    groups = {each.group for _, each, _ in plan}
-    groups |= {part.group for _, each, _ in plan for part in each.parts}
+    groups: set[Any] = {each.group for each in known}
+    groups |= {part.group for each in known for part in each.parts}
     for group in get_args(Group):
         if (rate := getattr(init, f"gamma_{group}")) is not None and group not in groups:
             none = f"no parameter is known to be in the group {group}"
