@@ -30,6 +30,7 @@ from .interventions.sites import Connection as Connection
 from .interventions.sites import Site as Site
 from .interventions.sites import site_grid as site_grid
 from .models.complexity import complexity as complexity
+from .models.complexity import weight_measures as weight_measures
 from .models.exact import exact_model as exact_model
 from .models.forward import last_logits as last_logits
 from .models.init import initialize as initialize
@@ -50,6 +51,7 @@ from .runs.presets import preset as preset
 from .runs.run import Run as Run
 from .runs.run import load as load
 from .runs.train import train as train
+from .runs.watch import watch as watch
 from .sweeps.effects import Effect as Effect
 from .sweeps.effects import effect as effect
 from .tasks.addition import Addition as Addition

@@ -28,6 +28,7 @@ WIDTHS = {  # inputs of the matrices that do not have 64
 GPT2 = ai.ModelConfig(
     n_heads=4, d_model=64, d_head=16, d_mlp=256, act_fn="gelu", normalization="pre", bias=True
 )
+MEASURES = ("stable_rank", "effective_rank", "condensation", "distance", "norm", "share")
 MODELS: dict[str, Callable[[], Any]] = {name: getattr(own_modules, name) for name in WIDTHS}
 
 
@@ -45,7 +46,8 @@ def test_every_parameter_follows_its_rule(name: str) -> None:
     assert set(rows) == {name for name, _ in module.named_parameters()}
     for at, parameter in module.named_parameters():
         row, std = rows[at], float(parameter.detach().std(correction=0))
-        assert (row.shape, row.std_after) == (tuple(parameter.shape), pytest.approx(std, rel=1e-5))
+        assert row.shape == tuple(parameter.shape)
+        assert row.std_after == pytest.approx(std, rel=1e-5)
         if parameter.ndim == 1:
             is_gain = not at.endswith("bias") and name != "gemma"
             assert (parameter == float(is_gain)).all(), at
@@ -157,8 +159,9 @@ def test_a_network_of_a_task_gets_its_own_weights(weights: Any) -> None:
 def test_biases_can_be_pytorchs() -> None:
     module = nn.Sequential(nn.Conv2d(20, 500, 5), nn.Linear(9, 400))
     initialize(module, biases="pytorch")
+    part: Any
     for part, fan_in in zip(module, (20 * 25, 9), strict=True):
-        bias: Any = part.bias
+        bias: Any = part.bias.detach()
         assert 0.95 < float(bias.abs().max()) * fan_in**0.5 <= 1
         assert float(bias.std()) == pytest.approx(fan_in**-0.5 / math.sqrt(3), rel=0.1)
 
@@ -273,7 +276,8 @@ def test_gpt2_is_as_complex_as_the_same_hooked_transformer() -> None:
         with torch.no_grad():
             ours.embed.W_E.copy_(module.transformer.wte.weight)
             ours.pos_embed.W_pos.copy_(module.transformer.wpe.weight)
-            for mine, block in zip(ours.blocks, module.transformer.h, strict=True):
+            for block_of, block in zip(ours.blocks, module.transformer.h, strict=True):
+                mine: Any = block_of
                 heads = block.attn.c_attn.weight.view(64, 3, 4, 16)  # d_model, qkv, head, d_head
                 for i, kind in enumerate(("W_Q", "W_K", "W_V")):
                     getattr(mine.attn, kind).copy_(heads[:, i].transpose(0, 1))
@@ -285,25 +289,18 @@ def test_gpt2_is_as_complex_as_the_same_hooked_transformer() -> None:
     names = {"W_E": "wte", "W_pos": "wpe", "W_Q": "attn.c_attn.q", "W_K": "attn.c_attn.k",
              "W_V": "attn.c_attn.v", "W_O": "attn.c_proj", "W_in": "mlp.c_fc",
              "W_out": "mlp.c_proj"}  # fmt: skip
-    of = {one.name.removeprefix("transformer."): one for one in found.matrices}
-    compared = [one for one in expected.matrices if one.name in names]
+    of: dict[str, Any] = {one.name.removeprefix("transformer."): one for one in found.matrices}
+    compared: list[Any] = [one for one in expected.matrices if one.name in names]
     assert len(of) == len(compared) == 14
     for one in compared:
         layer = "" if one.layer is None else f"h.{one.layer}."
         mine = of[layer + names[one.name]]
-        for measure in (
-            "stable_rank",
-            "effective_rank",
-            "condensation",
-            "distance",
-            "norm",
-            "share",
-        ):
+        for measure in MEASURES:
             assert getattr(mine, measure) == pytest.approx(getattr(one, measure), rel=1e-6)
         assert (mine.shape, mine.basis_dependent) == (one.shape, one.basis_dependent)
     first = next(one for one in compared if one.name == "W_Q")
     assert first.share == pytest.approx(first.stable_rank / first.at_init.stable_rank)
-    assert first.norm == pytest.approx(float(models[0].W_Q[0].norm()))
+    assert first.norm == pytest.approx(float(models[0].W_Q[0].detach().norm()))
 
 
 def test_fused_matrices_are_split_or_said_to_be_whole() -> None:
@@ -311,7 +308,7 @@ def test_fused_matrices_are_split_or_said_to_be_whole() -> None:
     heads = module.gpt_neox.layers[0].attention.query_key_value.weight
     with torch.no_grad():
         heads.view(4, 3, 16, 64)[:, 1] = 1.0  # the keys of every head
-    found = {one.name: one for one in ai.complexity(module).matrices}
+    found: dict[str, Any] = {one.name: one for one in ai.complexity(module).matrices}
     attention = "gpt_neox.layers.0.attention.query_key_value"
     assert found[f"{attention}.k"].stable_rank == pytest.approx(1)
     assert found[f"{attention}.k"].condensation == pytest.approx(1)

@@ -19,8 +19,9 @@ it; without one it is measured whole and is called ``fused``.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable, number
+from anchor_interp._util.schema import check_name, checked
 from anchor_interp.models.finite import check_weights
 from anchor_interp.models.forward import merge_heads
 from anchor_interp.models.matrices import (
@@ -150,6 +152,10 @@ class _Weight(NamedTuple):
     inside_head: bool = False
 
     @property
+    def place(self) -> str:
+        return self.name if self.layer is None else f"{self.layer}.{self.name}"
+
+    @property
     def shape(self) -> tuple[int, int]:
         return self.left.shape[0], (self.left if self.right is None else self.right).shape[1]
 
@@ -223,6 +229,36 @@ def distances(model: HookedTransformer, initial: HookedTransformer) -> list[floa
     pairs = _with_starts(model, initial)
     every = (weight.distance(start) for weight, start in pairs if weight.head is None)
     return [distance for distance in every if distance is not None]
+
+
+def weight_measures(
+    module: nn.Module, matrices: str = "*", first: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """The measures of a module's matrices as numbers to log, such as ``stable_rank/lm_head``.
+
+    The others are ``condensation/``, ``norm/`` (||W||_F) and, given the ``first`` such numbers,
+    ``share/``: stable rank / first stable rank. Where one is not defined, it is left out.
+
+    Args:
+        matrices: a pattern of names in :func:`complexity`, such as ``*.q_proj``. A
+            HookedTransformer's are such as ``0.W_Q``.
+
+    Raises:
+        ConfigError: as :func:`complexity`, or no matrix has such a name.
+    """
+    check_weights(checked(module, nn.Module, "module"))
+    every = {weight.place: weight.left for weight in _weights(module) if weight.head is None}
+    chosen = [name for name in every if fnmatchcase(name, matrices)]
+    if not chosen:
+        check_name(matrices, every, "no matrix")
+    found = {}
+    for name in chosen:
+        values = (measured(stable_rank, every[name]), measured(condensation, every[name]))
+        found[f"stable_rank/{name}"], found[f"condensation/{name}"] = values
+        found[f"norm/{name}"] = float(exact(every[name]).norm())
+        rank, before = values[0], (first or {}).get(f"stable_rank/{name}")
+        found[f"share/{name}"] = rank / before if rank and before else None
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def main_numbers(model: Any) -> Numbers:

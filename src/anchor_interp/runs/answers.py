@@ -7,7 +7,8 @@ in a cell if it gives at least half of the model's answers there.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int64
@@ -27,7 +28,7 @@ _MOST_PER_CELL = 1_000
 
 
 def answer_map(
-    model: Run | HookedTransformer,
+    model: Run | HookedTransformer | Callable[..., Any],
     task: AnchorTask | None = None,
     *,
     pairs: Sequence[Pair] | None = None,
@@ -37,7 +38,8 @@ def answer_map(
     """The function that a model applies, for each pair, key and position of the key.
 
     Args:
-        model: a run, or a model together with its task.
+        model: a run; or a model with its task, as :func:`anchor_interp.models.forward.last_logits`
+            takes it.
         pairs: ordered pairs; if None, the unseen ones. ``task.pairs`` shows as well what is not
             learned yet.
         n: sequences a cell, 2 to 1,000; they differ in their noise tokens.
