@@ -15,7 +15,6 @@ code that a user put into the model: :func:`takes_fast_path` tells where it may 
 
 import copy
 import math
-from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -52,7 +51,7 @@ _COMPARED = (3, 32)
 
 
 def last_logits(
-    model: HookedTransformer | Callable[..., Any], tokens: Inputs | Rows
+    model: HookedTransformer | Any, tokens: Inputs | Rows
 ) -> Float[Tensor, "batch d_vocab"]:
     """Logits at the last position of sequences or token indices; of examples, at their answer's.
 

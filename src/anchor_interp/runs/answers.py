@@ -7,7 +7,7 @@ in a cell if it gives at least half of the model's answers there.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ _MOST_PER_CELL = 1_000
 
 
 def answer_map(
-    model: Run | HookedTransformer | Callable[..., Any],
+    model: Run | HookedTransformer | Any,
     task: AnchorTask | None = None,
     *,
     pairs: Sequence[Pair] | None = None,
