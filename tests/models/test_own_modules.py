@@ -42,7 +42,7 @@ def assert_spread(values: torch.Tensor, std: float) -> None:
 def test_every_parameter_follows_its_rule(name: str) -> None:
     module = MODELS[name]()
     table = initialize(module, 0.7)
-    rows = {row.name: row for row in table.parameters}
+    rows = {row.name: row for row in table.itertuples()}
     assert set(rows) == {name for name, _ in module.named_parameters()}
     for at, parameter in module.named_parameters():
         row, std = rows[at], float(parameter.detach().std(correction=0))
@@ -51,7 +51,7 @@ def test_every_parameter_follows_its_rule(name: str) -> None:
         if parameter.ndim == 1:
             is_gain = not at.endswith("bias") and name != "gemma"
             assert (parameter == float(is_gain)).all(), at
-            assert row.d_in is None
+            assert math.isnan(row.d_in)
         else:
             d_in = next((n for end, n in WIDTHS[name].items() if end in at), 64)
             assert row.d_in == d_in
@@ -185,12 +185,12 @@ def test_rules_cover_parameters_of_ones_own() -> None:
                        rules={"*mix": ("qk", 16), "gate": "keep"})  # fmt: skip
     assert_spread(module.mix.detach(), 1 / 16)
     assert torch.equal(module.gate, kept)
-    assert [row.name for row in table.parameters] == ["mix", "gate", "table.weight"]
-    assert table.parameters[2].shared_with == ("head.weight",)
+    assert table.name.tolist() == ["mix", "gate", "table.weight"]
+    assert table.also.tolist() == ["", "", "head.weight"]
     initialize(module, rules={"mix": "zero", "g*": "one"})
     assert not module.mix.any()
     assert (module.gate == 1).all()
-    assert table.to_frame()["d_in"].tolist()[0] == 16
+    assert table.d_in.tolist()[0] == 16
 
 
 def quantised() -> nn.Module:
@@ -206,10 +206,10 @@ GIVEN: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "large": (own_modules.encoder, {"gamma": 9.0}, "init.gamma is 9.0; expected at most 4"),
     "seed": (own_modules.encoder, {"seed": -1}, "seed is -1; expected at least 0"),
     "two rules": (Own, {"rules": {"mix": "keep", "gate": "one", "table.*": "zero", "head*": "one"}},
-                  "table.weight and head.weight are one tensor with two rules: constant 0.0, and"),
+                  "table.weight and head.weight are one tensor with two rules; give both"),
     "two widths": (Own, {"gamma": ai.InitConfig(embed_d_in="d_vocab"),
                          "rules": {"mix": "keep", "gate": "one"}},
-                   "are one tensor with two rules: standard deviation 0.141, and .* 0.25; give it"),
+                   "table.weight and head.weight are one tensor with two rules; give both"),
     "none": (lambda: nn.LSTM(3, 4), {}, r"no .* for weight_ih_l0, \(16, 3\) of a LSTM; give one"),
     "no name": (own_modules.encoder, {"rules": {"norm3.weight": "one"}},
                 r"no parameter is called 'norm3.weight' \(did you mean 'norm2.weight'\?\)"),

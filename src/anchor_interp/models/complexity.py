@@ -234,29 +234,25 @@ def distances(model: HookedTransformer, initial: HookedTransformer) -> list[floa
 def weight_measures(
     module: nn.Module, matrices: str = "*", first: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """The measures of a module's matrices as numbers to log, such as ``stable_rank/lm_head``.
+    """Measures of a module's matrices to log, where they are defined.
 
-    The others are ``condensation/``, ``norm/`` (||W||_F) and, given the ``first`` such numbers,
-    ``share/``: stable rank / first stable rank. Where one is not defined, it is left out.
-
-    Args:
-        matrices: a pattern of names in :func:`complexity`, such as ``*.q_proj``. A
-            HookedTransformer's are such as ``0.W_Q``.
+    They are ``stable_rank/NAME``, ``condensation/NAME``, ``norm/NAME`` (||W||_F) and, given the
+    ``first`` such numbers, ``share/NAME``: stable rank / first stable rank. The matrices have names
+    that fit a pattern such as ``*.q_proj``; a HookedTransformer's are such as ``0.W_Q``.
 
     Raises:
         ConfigError: as :func:`complexity`, or no matrix has such a name.
     """
     check_weights(checked(module, nn.Module, "module"))
     every = {weight.place: weight.left for weight in _weights(module) if weight.head is None}
-    chosen = [name for name in every if fnmatchcase(name, matrices)]
+    chosen = {name: matrix for name, matrix in every.items() if fnmatchcase(name, matrices)}
     if not chosen:
         check_name(matrices, every, "no matrix")
-    found = {}
-    for name in chosen:
-        values = (measured(stable_rank, every[name]), measured(condensation, every[name]))
-        found[f"stable_rank/{name}"], found[f"condensation/{name}"] = values
-        found[f"norm/{name}"] = float(exact(every[name]).norm())
-        rank, before = values[0], (first or {}).get(f"stable_rank/{name}")
+    found: dict[str, float | None] = {}
+    for name, matrix in chosen.items():
+        rank, before = measured(stable_rank, matrix), (first or {}).get(f"stable_rank/{name}")
+        found |= {f"stable_rank/{name}": rank, f"norm/{name}": float(exact(matrix).norm())}
+        found[f"condensation/{name}"] = measured(condensation, matrix)
         found[f"share/{name}"] = rank / before if rank and before else None
     return {name: value for name, value in found.items() if value is not None}
 

@@ -16,16 +16,15 @@ weights depend neither on device nor on dtype (torch's default one too) nor on t
 import copy
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, shown, suggestion
 from anchor_interp.models.lens import HookedTransformer, is_bridge
 from anchor_interp.models.parameters import (
@@ -39,8 +38,11 @@ from anchor_interp.models.parameters import (
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.tasks.hashing import stream_key
 
+if TYPE_CHECKING:
+    import pandas
+
 Biases = Literal["zero", "pytorch", "weights"]
-_FILLS: Mapping[str | None, float | None] = {"zero": 0.0, "one": 1.0, "keep": None}
+_FILLS: Mapping[str, float | None] = {"zero": 0.0, "one": 1.0, "keep": None}
 _OFFSETS = ("bias", "b", "beta")
 _TORCH_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.BatchNorm1d, nn.InstanceNorm1d)
 _GPT2 = re.compile(r"(?:^|\.)(?:h\.(\d+)\.((?:attn|mlp)\.c_\w+)|(wte|wpe|lm_head))\.weight$")
@@ -50,35 +52,6 @@ _GPT2_NAMES = {
 }  # fmt: skip
 
 
-class InitialParameter(NamedTuple):
-    """How a parameter was initialised."""
-
-    name: str
-    shape: tuple[int, ...]
-    group: Group | None
-    """The group of rates that it belongs to; None for none, or for several."""
-    d_in: int | None
-    """Its input width; None if it was not drawn."""
-    std_before: float
-    std_after: float
-    shared_with: tuple[str, ...]
-    """Other names of the same tensor."""
-
-
-@dataclass(frozen=True, repr=False)
-class InitialWeights(Readable):
-    """How every parameter of a module was initialised, a shared tensor once."""
-
-    parameters: tuple[InitialParameter, ...]
-
-    def _summary(self) -> str:
-        drawn = sum(each.d_in is not None for each in self.parameters)
-        return f"{drawn} of {len(self.parameters)} parameters drawn"
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        return (each._asdict() for each in self.parameters)
-
-
 class _Filling(NamedTuple):
     """What a tensor is set to: a constant, drawn numbers or, without both, what it was."""
 
@@ -86,10 +59,6 @@ class _Filling(NamedTuple):
     scales: tuple[float, ...] = ()
     """Factors of the drawn numbers: one, or one for each of q, k and v."""
     uniform: bool = False
-
-    def __str__(self) -> str:
-        scales = " and ".join(f"{scale:.3g}" for scale in sorted(set(self.scales)))
-        return f"standard deviation {scales}" if scales else f"constant {self.constant}"
 
 
 @torch.no_grad()
@@ -101,11 +70,12 @@ def initialize(
     rules: Mapping[str, str | int | tuple[str, int]] | None = None,
     biases: Biases = "zero",
     overwrite: bool = False,
-) -> InitialWeights:
+) -> "pandas.DataFrame":
     """Set every parameter of a module in place: weights ~ N(0, (d_in^-gamma)^2), norms to identity.
 
-    A HookedTransformer gets the weights of :func:`anchor_interp.models.transformer.build_model`, a
-    GPT-2 of Hugging Face the same, its tied head apart.
+    The table has a row for every tensor: names, shape, group, d_in if it was drawn, and standard
+    deviation before and after. A HookedTransformer gets the weights of ``build_model``, a GPT-2 of
+    Hugging Face the same, its tied head apart.
 
     Args:
         module: made of classes that :mod:`anchor_interp.models.parameters` knows, or with rules.
@@ -126,10 +96,11 @@ def initialize(
         ConfigError: a parameter without a rule, a shared tensor with two, a rule or a group's rate
             for no parameter, weights that look trained, are quantised or on the device meta.
     """
-    init = checked(gamma, InitConfig | float, "gamma")
-    init = init if isinstance(init, InitConfig) else InitConfig(init)
+    import pandas
+
+    given = checked(gamma, InitConfig | float, "gamma")
+    init = given if isinstance(given, InitConfig) else InitConfig(given)
     checked(biases, Biases, "biases")
-    draw, table = _Drawing(module, init, seed), []
     if is_bridge(module):
         raise ConfigError("module is a TransformerBridge; initialise its original_model")
     known = parameters(module)
@@ -138,22 +109,23 @@ def initialize(
         raise ConfigError(f"init.scheme is 'released'; expected 'paper': {other}")
     if not overwrite and (sign := _sign_of_training(module, known)):
         raise ConfigError(f"the weights look trained: {sign}; overwrite=True replaces them")
+    draw, rows = _Drawing(module, seed), []
     plan = _plan(module, known, init, biases, checked(rules or {}, dict, "rules"))
-    _check_rates([each for each, _ in plan], init)
-    for (each, filling), (_, *others) in zip(plan, known, strict=True):
-        before, drawn = _std(each.tensor), bool(filling.scales)
+    _check_rates(plan, init)
+    for (each, filling), same in zip(plan, known, strict=True):
+        others, d_in = ", ".join(x.name for x in same[1:]), each.d_in if filling.scales else None
+        row = {"name": each.name, "also": others, "shape": tuple(each.tensor.shape)}
+        row |= {"group": each.group, "d_in": d_in, "std_before": _std(each.tensor)}
         draw(each, filling)
-        about = tuple(each.tensor.shape), each.group, each.d_in if drawn else None
-        shared = tuple(other.name for other in others)
-        table.append(InitialParameter(each.name, *about, before, _std(each.tensor), shared))
-    return InitialWeights(tuple(table))
+        rows.append(row | {"std_after": _std(each.tensor)})
+    return pandas.DataFrame(rows)
 
 
 @torch.no_grad()
 def set_weights(module: nn.Module, init: InitConfig, *, seed: int) -> None:
     """Set every parameter of a network of ours; ConfigError for one that no rule covers."""
     biases: Biases = "zero" if isinstance(module, HookedTransformer) else "weights"
-    draw = _Drawing(module, init, seed)
+    draw = _Drawing(module, seed)
     for each, filling in _plan(module, parameters(module), init, biases, {}):
         draw(each, filling)
 
@@ -179,13 +151,16 @@ def _std_of(d_in: int, group: Group | None, init: InitConfig) -> float:
     return math.pow(d_in, -(init.gamma if own is None else own))
 
 
+_Plan = list[tuple[Parameter, _Filling]]
+
+
 def _plan(
     module: nn.Module,
     known: list[list[Parameter]],
     init: InitConfig,
     biases: Biases,
     rules: dict[str, Any],
-) -> list[tuple[Parameter, _Filling]]:
+) -> _Plan:
     """Every tensor under its first name, and what it is set to."""
     names = [each.name for same in known for each in same]
     for pattern in rules:
@@ -194,7 +169,7 @@ def _plan(
             raise ConfigError(f"rules: no parameter is called {shown(pattern)}{close}")
     cfg, plan = module.cfg if isinstance(module, HookedTransformer) else None, []
     for same in known:
-        own = [_ruled(each, rule) for each in same if (rule := _rule_for(each, rules)) is not None]
+        own = [found for each in same if (found := _ruled(each, rules)) is not None]
         options = [(x, _filling(x, init, biases, None if own else cfg)) for x in own or same]
         covered = [(each, filling) for each, filling in options if filling is not None]
         if not covered:
@@ -203,36 +178,39 @@ def _plan(
         for other, second in covered:
             if second != filling:
                 two = f"{each.name} and {other.name} are one tensor with two rules"
-                raise ConfigError(f"{two}: {filling}, and {second}; give it one in rules")
+                raise ConfigError(f"{two}; give both names the same in rules")
         plan.append((replace(each, name=same[0].name), filling))
     return plan
 
 
-def _rule_for(each: Parameter, rules: dict[str, Any]) -> Any:
-    return next((rule for pattern, rule in rules.items() if fnmatchcase(each.name, pattern)), None)
-
-
-def _ruled(each: Parameter, rule: Any) -> Parameter:
-    """The parameter as a rule of the user describes it."""
-    fills, groups = ("zero", "one", "keep"), get_args(Group)
-    if rule in fills:
-        return replace(each, kind=rule, parts=())
-    given = rule if isinstance(rule, tuple) else (rule,)
-    group = next((word for word in given if word in groups), None)
-    d_in = next((size for size in given if type(size) is int and size > 0), None)
-    if len(given) != (group is not None) + (d_in is not None):
-        words = ", ".join((*groups, *fills))
-        expected = f"expected one of {words}, a d_in such as 64, or ('qk', 64)"
-        raise ConfigError(f"the rule for {each.name} is {shown(rule)}; {expected}")
-    if d_in is None and each.d_in is None:
+def _ruled(each: Parameter, rules: dict[str, Any]) -> Parameter | None:
+    """The parameter as a rule of the user describes it; None without one."""
+    fitting = (rule for pattern, rule in rules.items() if fnmatchcase(each.name, pattern))
+    if (rule := next(fitting, None)) is None:
+        return None
+    changes: dict[str, Any] = {"parts": ()}
+    for word in rule if isinstance(rule, tuple) else (rule,):
+        if word in get_args(Group):
+            changes["group"] = word
+        elif word in _FILLS:
+            changes["kind"] = word
+        elif type(word) is int and word > 0:
+            changes |= {"kind": "matrix", "d_in": word}
+        else:
+            words = ", ".join((*get_args(Group), *_FILLS))
+            expected = f"expected one of {words}, a d_in such as 64, or ('qk', 64)"
+            raise ConfigError(f"the rule for {each.name} is {shown(rule)}; {expected}")
+    found = replace(each, **changes)
+    if found.kind is None:
         raise ConfigError(f"the rule for {each.name} is {shown(rule)}; its d_in is unknown: add it")
-    kind = "matrix" if d_in is not None or each.kind is None else each.kind
-    return replace(each, kind=kind, group=group or each.group, d_in=d_in or each.d_in, parts=())
+    return found
 
 
 def _filling(each: Parameter, init: InitConfig, biases: Biases, cfg: Any) -> _Filling | None:
     """What a parameter is set to; None if no rule covers it. ``cfg`` is a HookedTransformer's."""
     uniform = init.weights == "uniform"
+    if each.kind is None:
+        return None
     if each.kind in _FILLS:
         return _Filling(_FILLS[each.kind])
     if each.kind == "norm":
@@ -243,11 +221,9 @@ def _filling(each: Parameter, init: InitConfig, biases: Biases, cfg: Any) -> _Fi
         drawn = biases == "weights"
         scale = _std_of(each.d_in, each.group, init) if drawn else each.d_in**-0.5
         return _Filling(None, (scale,), uniform or not drawn)
-    if not each.is_matrix:
-        return None
     if cfg is not None:
         return _Filling(None, (gamma_std(each.name, cfg, init),), uniform)
-    is_table = each.kind == "embedding" and init.embed_d_in == "d_vocab"
+    is_table = each.kind == "table" and init.embed_d_in == "d_vocab"
     d_in = len(each.tensor) if is_table else each.d_in or 1
     groups = [part.group for part in each.parts] if each.parts else [each.group]
     return _Filling(None, tuple(_std_of(d_in, group, init) for group in groups), uniform)
@@ -288,11 +264,11 @@ def _identity(each: Parameter) -> float:
 class _Drawing:
     """Fills parameters with numbers that are a function of seed and name."""
 
-    def __init__(self, module: Any, init: InitConfig, seed: int) -> None:
+    def __init__(self, module: Any, seed: int) -> None:
         stream_key(seed, "init")  # checks it
         config: Any = getattr(module, "config", None)
-        self.seed, self.uniform = seed, init.weights == "uniform"
-        self.gpt2_heads = config.n_head if getattr(config, "model_type", "") == "gpt2" else 0
+        self.seed, is_gpt2 = seed, getattr(config, "model_type", "") == "gpt2"
+        self.gpt2_heads = config.n_head if is_gpt2 else 0
 
     def __call__(self, each: Parameter, filling: _Filling) -> None:
         """Set a parameter in place."""
@@ -301,8 +277,7 @@ class _Drawing:
         elif filling.scales:
             drawn = self._drawn(each, filling.uniform)
             each.tensor.copy_(drawn * _factors(each, filling.scales))
-            padding = getattr(each.owner, "padding_idx", None)
-            if padding is not None:
+            if (padding := getattr(each.owner, "padding_idx", None)) is not None:
                 each.tensor[padding] = 0
 
     def _drawn(self, each: Parameter, uniform: bool) -> Tensor:
@@ -350,10 +325,9 @@ def _sign_of_training(module: Any, known: list[list[Parameter]]) -> str:
     return f"it was loaded from {loaded}" if loaded and not norms else ""
 
 
-def _check_rates(known: list[Parameter], init: InitConfig) -> None:
+def _check_rates(plan: _Plan, init: InitConfig) -> None:
     """ConfigError if a group has a rate of its own and no parameter."""
-    groups: set[Any] = {each.group for each in known}
-    groups |= {part.group for each in known for part in each.parts}
+    groups: set[Any] = {part.group for each, _ in plan for part in (*each.parts, each)}
     for group in get_args(Group):
         if (rate := getattr(init, f"gamma_{group}")) is not None and group not in groups:
             none = f"no parameter is known to be in the group {group}"

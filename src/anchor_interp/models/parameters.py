@@ -22,15 +22,11 @@ from anchor_interp.models.lens import HookedTransformer
 
 Group = Literal["embed", "qk", "vo", "mlp"]
 """Matrices that may have a rate of their own, such as ``InitConfig.gamma_qk``."""
-Kind = Literal["matrix", "embedding", "bias", "norm", "zero", "one", "keep"]
-"""The last three are rules of a user."""
 HOOKED: Mapping[str, Group] = {
     "W_E": "embed", "W_pos": "embed", "W_U": "embed", "W_Q": "qk", "W_K": "qk", "W_V": "vo",
     "W_O": "vo", "W_in": "mlp", "W_gate": "mlp", "W_out": "mlp",
 }  # fmt: skip
 """The matrices of a HookedTransformer."""
-_OUTPUTS_FIRST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-_INPUTS_FIRST = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _GROUPS: tuple[tuple[str, Group], ...] = (
     (r"(^|\.)(lm_head|embed_out|unembed)$", "embed"),
     (r"(^|\.)(q|k|query|key)(_proj|_lin)?$", "qk"),
@@ -45,15 +41,15 @@ _SPLIT = {
 }
 """Queries, keys and values in one matrix, by the attention's class and the matrix's name: head by
 head (q, k and v of a head, then of the next), or else one after another."""
+_TABLES, _TRANSPOSED = nn.Embedding | nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd
 
 
 class Part(NamedTuple):
-    """Queries, keys or values in a matrix that holds all three."""
+    """Queries, keys or values in a matrix that holds all three, by the outputs that they are."""
 
     name: str
     group: Group
     units: Int64[Tensor, " unit"]
-    """Which of the matrix's outputs they are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +59,8 @@ class Parameter:
     name: str
     tensor: Tensor
     owner: nn.Module
-    kind: Kind | None = None
-    """None where nothing is known."""
+    kind: str | None = None
+    """``matrix``, ``table`` (an embedding), ``bias``, ``norm``; None where nothing is known."""
     d_in: int | None = None
     """Inputs of one output of a matrix, or of a bias's matrix; the width of an embedding."""
     group: Group | None = None
@@ -78,15 +74,15 @@ class Parameter:
         return re.sub(r"[._]weight$", "", self.name)
 
     @property
+    def is_matrix(self) -> bool:
+        """Whether it is measured."""
+        return self.kind in ("matrix", "table")
+
+    @property
     def matrix(self) -> Tensor:
         """[d_in, d_out], a column for each output; of an embedding a row for each token."""
         flat = self.tensor.detach().flatten(1)
         return flat if self.inputs_first else flat.mT
-
-    @property
-    def is_matrix(self) -> bool:
-        """Whether it is measured."""
-        return self.kind in ("matrix", "embedding")
 
 
 def parameters(module: nn.Module) -> list[list[Parameter]]:
@@ -97,17 +93,17 @@ def parameters(module: nn.Module) -> list[list[Parameter]]:
     """
     list(placed(checked(module, nn.Module, "module")))
     _check_not_quantised(module)
-    parts = dict(module.named_modules())
-    embedded = {id(part.weight) for part in parts.values() if _is_embedding(part)}
+    tables = {id(part.weight) for part in module.modules() if isinstance(part, _TABLES)}
     cfg = module.cfg if isinstance(module, HookedTransformer) else None
     found: dict[int, list[Parameter]] = {}
     for name, tensor in module.named_parameters(remove_duplicate=False):
         place = name.rpartition(".")[0]
-        owner, above = module.get_submodule(place), parts.get(place.rpartition(".")[0])
-        if cfg is None:
-            each = _known(name, tensor, owner, above, is_tied=id(tensor) in embedded)
-        else:
-            each = _hooked(name, tensor, owner, cfg)
+        owner, above = module.get_submodule(place), module.get_submodule(place.rpartition(".")[0])
+        each = (
+            _known(name, tensor, owner, above) if cfg is None else _hooked(name, tensor, owner, cfg)
+        )
+        if each.kind == "matrix" and id(tensor) in tables:
+            each = Parameter(name, tensor, owner, "matrix", each.d_in, "embed", each.inputs_first)
         found.setdefault(id(tensor), []).append(each)
     if not found:
         raise ConfigError(f"the {type(module).__name__} has no parameters")
@@ -136,8 +132,7 @@ def decay_groups(
     """What a PyTorch optimizer takes: ``torch.optim.AdamW(decay_groups(module, 0.1), lr=1e-3)``.
 
     AdamW of both papers (appendix A), and of this package, decays every parameter. Without
-    ``norms_and_biases`` norms, biases and other vectors have no decay, as Hugging Face's
-    ``Trainer`` does it.
+    ``norms_and_biases`` no vector decays, as in Hugging Face's ``Trainer``.
 
     Raises:
         ConfigError: a coefficient that is negative or not finite.
@@ -145,12 +140,10 @@ def decay_groups(
     weight_decay = checked(weight_decay, float, "weight_decay", low=0)
     groups: dict[float, list[Tensor]] = {weight_decay: [], 0.0: []}
     for each, *_ in parameters(module):
-        spared = each.kind in ("norm", "bias") or each.tensor.ndim < 2
+        is_spared = not norms_and_biases and (each.kind in ("norm", "bias") or each.tensor.ndim < 2)
         if each.tensor.requires_grad:
-            groups[0.0 if spared and not norms_and_biases else weight_decay].append(each.tensor)
-    return [
-        {"params": tensors, "weight_decay": decay} for decay, tensors in groups.items() if tensors
-    ]
+            groups[0.0 if is_spared else weight_decay].append(each.tensor)
+    return [{"params": of, "weight_decay": decay} for decay, of in groups.items() if of]
 
 
 def _hooked(name: str, tensor: Tensor, owner: nn.Module, cfg: Any) -> Parameter:
@@ -161,47 +154,32 @@ def _hooked(name: str, tensor: Tensor, owner: nn.Module, cfg: Any) -> Parameter:
         return Parameter(name, tensor, owner, "bias", hooked_width(kind, cfg))
     if kind not in HOOKED:
         return Parameter(name, tensor, owner)
-    is_what: Kind = "embedding" if kind in ("W_E", "W_pos") else "matrix"
-    return Parameter(name, tensor, owner, is_what, hooked_width(kind, cfg), HOOKED[kind], True)
+    what = "table" if kind in ("W_E", "W_pos") else "matrix"
+    return Parameter(name, tensor, owner, what, hooked_width(kind, cfg), HOOKED[kind], True)
 
 
-def _known(
-    name: str, tensor: Tensor, owner: Any, above: nn.Module | None, *, is_tied: bool
-) -> Parameter:
+def _known(name: str, tensor: Tensor, owner: Any, above: nn.Module) -> Parameter:
     own, plain = name.rpartition(".")[2], Parameter(name, tensor, owner)
     if "norm" in type(owner).__name__.lower():
         return Parameter(name, tensor, owner, "norm")
-    if _is_embedding(owner):
-        return Parameter(name, tensor, owner, "embedding", owner.embedding_dim, "embed", True)
-    d_in, inputs_first = _inputs(owner, owner._parameters.get("weight" if own == "bias" else own))
-    if own.endswith("bias") or (own.startswith("bias_") and d_in):
+    if isinstance(owner, _TABLES):
+        return Parameter(name, tensor, owner, "table", owner.embedding_dim, "embed", True)
+    weight, library = owner._parameters.get("weight"), sys.modules.get("transformers.pytorch_utils")
+    d_in, inputs_first = None, isinstance(owner, _TRANSPOSED)
+    if isinstance(owner, nn.MultiheadAttention):
+        above, d_in = owner, tensor.shape[1] if tensor.ndim == 2 else owner.embed_dim
+    elif isinstance(owner, nn.Linear | nn.modules.conv._ConvNd):  # transposed: of the mirror image
+        d_in = weight.numel() // len(weight)
+    elif library is not None and isinstance(owner, library.Conv1D):  # a linear map [d_in, d_out]
+        d_in, inputs_first = len(weight), True
+    if own.endswith("bias") or own.startswith("bias_"):
         return Parameter(name, tensor, owner, "bias", d_in)
     if d_in is None:
         return plain
-    attention = owner if isinstance(owner, nn.MultiheadAttention) else above
-    parts = _parts(tensor, d_in, plain.place, attention)
-    group: Group | None = "embed" if is_tied else None if parts else _group(plain.place)
+    parts = _parts(tensor, d_in, plain.place, above)
+    group = next((to for pattern, to in _GROUPS if re.search(pattern, plain.place)), None)
+    group = None if parts or is_fused(plain.place) else group
     return Parameter(name, tensor, owner, "matrix", d_in, group, inputs_first, parts)
-
-
-def _inputs(owner: Any, weight: Tensor | None) -> tuple[int | None, bool]:
-    """The inputs of one output of a matrix, if its class is known, and whether they are first."""
-    if isinstance(owner, nn.MultiheadAttention):
-        return (owner.embed_dim if weight is None or weight.ndim != 2 else weight.shape[1]), False
-    if weight is None or weight.ndim < 2:
-        return None, False
-    library: Any = sys.modules.get("transformers.pytorch_utils")
-    if library is not None and isinstance(owner, library.Conv1D):  # a linear map [d_in, d_out]
-        return weight.shape[0], True
-    if isinstance(owner, _OUTPUTS_FIRST + _INPUTS_FIRST):
-        return weight.numel() // len(weight), isinstance(owner, _INPUTS_FIRST)
-    return None, False
-
-
-def _group(place: str) -> Group | None:
-    if is_fused(place):
-        return None
-    return next((group for pattern, group in _GROUPS if re.search(pattern, place)), None)
 
 
 def _parts(tensor: Tensor, d_in: int, place: str, attention: Any) -> tuple[Part, ...]:
@@ -211,10 +189,6 @@ def _parts(tensor: Tensor, d_in: int, place: str, attention: Any) -> tuple[Part,
     n_heads = attention.config.num_attention_heads if by_head else 1
     q, k, v = torch.arange(3 * d_in).view(n_heads, 3, -1).unbind(1)
     return Part("q", "qk", q.flatten()), Part("k", "qk", k.flatten()), Part("v", "vo", v.flatten())
-
-
-def _is_embedding(owner: nn.Module) -> bool:
-    return isinstance(owner, nn.Embedding | nn.EmbeddingBag)
 
 
 def _check_not_quantised(module: nn.Module) -> None:

@@ -11,19 +11,15 @@ from anchor_interp.models.complexity import weight_measures
 
 
 def watch(trainer: Any, matrices: str = "*") -> None:
-    """Log the measures of a model's weights before the first step and wherever the loss is logged.
+    """Log a model's weight measures before the first step and wherever the loss is logged.
 
     They pass through ``Trainer.log``, in a record of their own at the loss's step, so
-    ``log_history`` and every reporter (TensorBoard, Weights & Biases) have them. Each process needs
-    the whole weights. A run that is resumed from a checkpoint knows its first record.
-
-    Args:
-        trainer: a ``transformers.Trainer``, which needs ``accelerate``.
-        matrices: as in :func:`anchor_interp.models.complexity.weight_measures`; an embedding of
-            50,000 tokens takes ten seconds a record.
+    ``log_history`` and every reporter (TensorBoard, Weights & Biases) have them. The names of the
+    ``matrices`` fit a pattern; an embedding of 50,000 tokens takes ten seconds a record. Each
+    process needs the whole weights.
 
     Raises:
-        ConfigError: not a Trainer, or no matrix has such a name.
+        ConfigError: not a ``transformers.Trainer``, or no matrix has such a name.
     """
     from transformers import Trainer, TrainerCallback
 
