@@ -47,8 +47,8 @@ from studies import Data, Study, known
 ROOT = Path(__file__).parents[1]
 EVIDENCE = ROOT / "docs" / "evidence" / "claims.json"
 _DOCS = (
-    "results", "claims", "verdict", "questions", "mechanism", "tasks", "evidence/corners",
-    "evidence/unanswered", "evidence/verdict", "evidence/wide",
+    "results", "claims", "verdict", "questions", "mechanism", "tasks", "own-training",
+    "evidence/corners", "evidence/unanswered", "evidence/verdict", "evidence/wide",
 )  # fmt: skip
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _DOCS)]
 OPEN = ("inconclusive", "not answerable here", "nothing comparable", "not run")

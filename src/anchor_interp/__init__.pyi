@@ -34,8 +34,11 @@ from .interventions.sites import Connection as Connection
 from .interventions.sites import Site as Site
 from .interventions.sites import site_grid as site_grid
 from .models.complexity import complexity as complexity
+from .models.complexity import weight_measures as weight_measures
 from .models.exact import exact_model as exact_model
 from .models.forward import last_logits as last_logits
+from .models.init import initialize as initialize
+from .models.parameters import decay_groups as decay_groups
 from .models.shapes import InitConfig as InitConfig
 from .models.shapes import ModelConfig as ModelConfig
 from .models.transformer import build_model as build_model
@@ -52,6 +55,7 @@ from .runs.presets import preset as preset
 from .runs.run import Run as Run
 from .runs.run import load as load
 from .runs.train import train as train
+from .runs.watch import watch as watch
 from .sweeps.along import along as along
 from .sweeps.effects import Effect as Effect
 from .sweeps.effects import effect as effect

@@ -38,7 +38,7 @@ class Answering(Protocol):
 
 
 def answer_map(
-    model: Answering | HookedTransformer,
+    model: Answering | HookedTransformer | Any,
     task: AnchorTask | None = None,
     *,
     pairs: Sequence[Pair] | None = None,
@@ -48,7 +48,8 @@ def answer_map(
     """The function that a model applies, for each pair, key and position of the key.
 
     Args:
-        model: a run, or a model together with its task.
+        model: a run; or a model with its task, as :func:`anchor_interp.models.forward.last_logits`
+            takes it.
         pairs: ordered pairs; if None, the unseen ones. ``task.pairs`` shows as well what is not
             learned yet.
         n: sequences a cell, 2 to 1,000; they differ in their noise tokens.

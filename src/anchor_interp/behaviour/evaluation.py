@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from jaxtyping import Bool, Int64
+from torch import nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
@@ -35,8 +36,8 @@ from anchor_interp.behaviour.scoring import score_split
 from anchor_interp.models.complexity import main_numbers
 from anchor_interp.models.finite import check_weights
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.networks import Network, as_transformer
-from anchor_interp.models.transformer import HookedTransformer, Inputs, check_fits
+from anchor_interp.models.networks import Network
+from anchor_interp.models.transformer import HookedTransformer, Inputs, check_fits, is_transformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.counterfactuals import replace_keys, swap_anchors
@@ -71,7 +72,8 @@ def evaluate(
 
     Args:
         model: any HookedTransformer whose vocabulary covers the task; its hooks act. Or the network
-            that the task brings.
+            that the task brings; on an anchor task also a model of Hugging Face, or what else
+            :func:`anchor_interp.models.forward.last_logits` calls.
         n: sequences per ordered pair and kind of key, or examples per split, 1 to 1,000,000.
         training: the run's own training sequences, of which 10,000 count, or n without anchors
             (``Run.evaluate`` passes them). Without them ``train_accuracy`` is None, a model that
@@ -87,12 +89,15 @@ def evaluate(
     checked(task, Task, "task")
     checked(initial, Network | None, "initial")
     n = checked(n, int, "n", low=1, high=_MAX_SEQUENCES)
-    check_fits(model, task)
+    is_called = isinstance(task, AnchorTask) and callable(model) and not is_transformer(model)
+    if not is_called:
+        check_fits(model, task)
     own = own_training(task, training)
-    check_weights(model)
+    if isinstance(model, nn.Module):
+        check_weights(model)
     last, first = main_numbers(model), main_numbers(initial)
     if isinstance(task, AnchorTask):
-        scores = _of_pairs(as_transformer(model), task, n, seed, own)
+        scores = _of_pairs(model, task, n, seed, own)
     else:
         scores = _of_splits(model, task, n, seed, own)
     return Evaluation(

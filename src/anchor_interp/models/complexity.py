@@ -12,12 +12,16 @@ depends on, :attr:`Complexity.effective` on neither:
 * dead heads, which write nothing (OV = 0): their queries, keys and values count all the same.
 
 With rotary positions only rotations that commute with them are free, and QK is the map between
-equal positions. No LayerNorm gain is folded in. Matrices of a network that a task brings have a row
-for each number that an output is a sum over, a column for each output.
+equal positions. No LayerNorm gain is folded in. Matrices of any other module have a row for each
+number that an output is a sum over, a column for each output, and no heads. Where queries, keys and
+values are in one matrix, a table of architectures (:mod:`anchor_interp.models.parameters`) splits
+it; without one it is measured whole and is called ``fused``.
 """
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -28,6 +32,7 @@ from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable, number
+from anchor_interp._util.schema import check_name, checked
 from anchor_interp.models.finite import check_weights
 from anchor_interp.models.forward import merge_heads
 from anchor_interp.models.matrices import (
@@ -39,9 +44,11 @@ from anchor_interp.models.matrices import (
     numbers,
     stable_rank,
 )
+from anchor_interp.models.parameters import is_fused, parameters
 from anchor_interp.models.transformer import HookedTransformer, check_model, is_transformer
 
 _INSIDE_A_HEAD = ("W_Q", "W_K", "W_V", "W_O")
+_QUERIES = r"\.(q|query)(_proj|_lin)?$"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +72,17 @@ class MatrixComplexity(Numbers):
     gaussian: Numbers
     """Mean over Gaussian matrices of this shape (for a product, of Gaussian factors)."""
 
+    @property
+    def norm(self) -> float:
+        """||W||_F."""
+        return float(np.linalg.norm(self.spectrum))
+
+    @property
+    def share(self) -> float | None:
+        """Stable rank / stable rank at initialisation; None without one."""
+        before = None if self.at_init is None else self.at_init.stable_rank
+        return None if not before or self.stable_rank is None else self.stable_rank / before
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Complexity(Readable):
@@ -72,6 +90,8 @@ class Complexity(Readable):
 
     matrices: tuple[MatrixComplexity, ...]
     heads: tuple[MatrixComplexity, ...]
+    left_out: tuple[str, ...] = ()
+    """Tensors of two or more dimensions that are not known to be a matrix, and not measured."""
 
     @property
     def head_norms(self) -> dict[tuple[int | None, int | None], float]:
@@ -115,9 +135,11 @@ class Complexity(Readable):
             row = {name: getattr(entry, name) for name in ("name", "layer", "head", *measures)}
             row |= {f"{name}_at_init": getattr(entry.at_init, name, None) for name in measures}
             row |= {f"{name}_gaussian": getattr(entry.gaussian, name) for name in measures}
-            depends = "basis, dead heads" if entry.basis_dependent else ""
+            depends = ["basis, dead heads"] * entry.basis_dependent
+            depends += ["fused: q, k and v in one matrix"] * is_fused(entry.name)
+            row |= {"norm": entry.norm, "share": entry.share, "distance": entry.distance}
             norm = norms.get((entry.layer, entry.head))
-            yield row | {"distance": entry.distance, "head_norm": norm, "depends_on": depends}
+            yield row | {"head_norm": norm, "depends_on": "; ".join(depends)}
 
 
 class _Weight(NamedTuple):
@@ -128,6 +150,11 @@ class _Weight(NamedTuple):
     head: int | None
     left: Tensor
     right: Tensor | None = None
+    inside_head: bool = False
+
+    @property
+    def place(self) -> str:
+        return self.name if self.layer is None else f"{self.layer}.{self.name}"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -160,13 +187,13 @@ class _Weight(NamedTuple):
 def complexity(
     model: HookedTransformer | nn.Module, initial: HookedTransformer | nn.Module | None = None
 ) -> Complexity:
-    """Measure every matrix of a network; GPT-2 takes a minute on one core.
+    """Measure every matrix of any module, a shared one once; GPT-2 takes a minute on one core.
 
     ``initial`` is the model before training, such as :attr:`anchor_interp.runs.run.Run.initial`.
 
     Raises:
-        ConfigError: not such a model, a weight that is not finite, or an ``initial`` with other
-            matrices.
+        ConfigError: not a module, one without a known matrix, a weight that is not finite or
+            quantised, or an ``initial`` with other matrices.
     """
     for each in (model,) if initial is None else (model, initial):
         if is_transformer(each) or not isinstance(each, nn.Module):
@@ -183,15 +210,19 @@ def complexity(
                 layer=weight.layer,
                 head=weight.head,
                 shape=weight.shape,
-                basis_dependent=weight.name in _INSIDE_A_HEAD,
+                basis_dependent=weight.inside_head or weight.name in _INSIDE_A_HEAD,
                 spectrum=spectrum.numpy(),
                 at_init=None if start is None else start.numbers(start.spectrum()),
                 distance=weight.distance(start),
                 gaussian=gaussian_numbers(weight.shape, inner),
             )
         )
-    matrices = tuple(entry for entry in entries if entry.head is None)
-    return Complexity(matrices, tuple(entry for entry in entries if entry.head is not None))
+    heads = tuple(entry for entry in entries if entry.head is not None)
+    unknown = () if heads else (same[0] for same in parameters(model) if same[0].kind is None)
+    left_out = tuple(each.name for each in unknown if each.tensor.ndim > 1)
+    if not entries:
+        raise ConfigError(f"the {type(model).__name__} has no known matrix; left out: {left_out}")
+    return Complexity(tuple(e for e in entries if e.head is None), heads, left_out)
 
 
 def distances(model: HookedTransformer, initial: HookedTransformer) -> list[float]:
@@ -201,12 +232,42 @@ def distances(model: HookedTransformer, initial: HookedTransformer) -> list[floa
     return [distance for distance in every if distance is not None]
 
 
+def weight_measures(
+    module: nn.Module, matrices: str = "*", first: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Measures of a module's matrices to log, where they are defined.
+
+    They are ``stable_rank/NAME``, ``condensation/NAME``, ``norm/NAME`` (||W||_F) and, given the
+    ``first`` such numbers, ``share/NAME``: stable rank / first stable rank. The matrices have names
+    that fit a pattern such as ``*.q_proj``; a HookedTransformer's are such as ``0.W_Q``.
+
+    Raises:
+        ConfigError: as :func:`complexity`, or no matrix has such a name.
+    """
+    check_weights(checked(module, nn.Module, "module"))
+    every = {weight.place: weight.left for weight in _weights(module) if weight.head is None}
+    chosen = {name: matrix for name, matrix in every.items() if fnmatchcase(name, matrices)}
+    if not chosen:
+        check_name(matrices, every, "no matrix")
+    found: dict[str, float | None] = {}
+    for name, matrix in chosen.items():
+        rank, before = measured(stable_rank, matrix), (first or {}).get(f"stable_rank/{name}")
+        found |= {f"stable_rank/{name}": rank, f"norm/{name}": float(exact(matrix).norm())}
+        found[f"condensation/{name}"] = measured(condensation, matrix)
+        found[f"share/{name}"] = rank / before if rank and before else None
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def main_numbers(model: Any) -> Numbers:
-    """Stable rank and condensation of W_Q in layer 0; of another network, means over its layers."""
-    if model is None:
+    """Stable rank and condensation of W_Q in layer 0; without queries, means over all matrices."""
+    if not isinstance(model, nn.Module):
         return Numbers(None, None, None)
-    transformer = is_transformer(model)
-    layers = [first_query_matrix(model)] if transformer else [w.left for w in _weights(model)]
+    if is_transformer(model):
+        layers = [first_query_matrix(model)]
+    else:
+        every = list(_weights(model))
+        queries = [weight.left for weight in every if re.search(_QUERIES, weight.name)]
+        layers = queries[:1] or [weight.left for weight in every]
 
     def mean(measure: Callable[[Tensor], float]) -> float | None:
         values = [value for each in layers if (value := measured(measure, each)) is not None]
@@ -236,11 +297,12 @@ def _with_starts(model: Any, initial: Any) -> Iterator[tuple[_Weight, _Weight | 
 def _weights(model: Any) -> Iterator[_Weight]:
     """Every matrix of a model in its order; the heads' products follow their layer's matrices."""
     if not is_transformer(model):
-        for name, part in model.named_modules():
-            if isinstance(part, nn.ConvTranspose2d):  # [in, out, row, column]
-                yield _Weight(name, None, None, part.weight.detach().flatten(1))
-            elif isinstance(part, nn.Linear | nn.Conv2d):
-                yield _Weight(name, None, None, part.weight.detach().flatten(1).mT)
+        for each in (same[0] for same in parameters(model) if same[0].is_matrix):
+            place, matrix = each.place, each.matrix
+            if not each.parts:
+                yield _Weight(place, None, None, matrix, None, each.group in ("qk", "vo"))
+            for name, _, units in each.parts:
+                yield _Weight(f"{place}.{name}", None, None, matrix[:, units], None, True)
         return
     yield _Weight("W_E", None, None, model.embed.W_E.detach())
     if hasattr(model, "pos_embed"):

@@ -17,12 +17,15 @@ import copy
 import math
 from typing import Any, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
+from anchor_interp._util.errors import ConfigError, raising
+from anchor_interp._util.schema import shown
 from anchor_interp.models.finite import check_finite, rounding
 from anchor_interp.models.linear import linear
 from anchor_interp.models.overrides import Snapshot, is_known, is_library_whole
@@ -34,31 +37,60 @@ from anchor_interp.models.transformer import (
     are_hooked,
     device,
     has_hooks,
+    is_transformer,
     place,
 )
+from anchor_interp.tasks.examples import Examples
+from anchor_interp.tasks.sequences import as_examples
 
 Block = Any
 """A TransformerLens block or LayerNorm, whose attributes its classes declare as abstract."""
+_CALLED = 256  # 256 rows of 10 tokens are 0.5 GB of logits at 50,000 tokens
 _COMPARED = (3, 32)
 """Rows, and positions of each at most, by which both paths are compared."""
 
 
 def last_logits(
-    model: HookedTransformer, tokens: Inputs | Rows
+    model: HookedTransformer | Any, tokens: Inputs | Rows
 ) -> Float[Tensor, "batch *k d_vocab"]:
     """Logits at the last position of sequences or token indices; of examples, at their answer's.
 
-    Of examples with k answers each, at all of them.
-
-    Takes the fast path where it can, otherwise ``model(tokens)[:, -1]``: with hooks attached, with
-    padding masked, for an architecture that the fast path does not implement, or where a user
-    changed what runs.
+    Of examples with k answers each, at all of them. The model may also be anything that takes
+    tokens [batch, pos] and returns logits [batch, pos, d_vocab], or an object with these ``logits``
+    as Hugging Face's models do. Of a HookedTransformer it takes the fast path where it can,
+    otherwise ``model(tokens)[:, -1]``: with hooks attached, with padding masked, for an
+    architecture that the fast path does not implement, or where a user changed what runs.
 
     Raises:
         ConfigError: as :func:`anchor_interp.models.rows.model_rows`, or logits that are not finite.
     """
+    if callable(model) and not is_transformer(model) and not isinstance(tokens, Rows):
+        return check_finite(called_logits(model, as_examples(tokens)), "the model's logits")
     logits = answer_logits(model, model_rows(model, tokens))
     return check_finite(logits, "the model's logits")
+
+
+def called_logits(model: Any, examples: Examples) -> Float[Tensor, "batch *k d_vocab"]:
+    """:func:`last_logits` of a model that is called, :data:`_CALLED` rows at a time."""
+    if getattr(model, "training", False):  # then dropout may act
+        raise ConfigError("the model is in training mode; call model.eval() first")
+    weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    on = torch.device("cpu") if weight is None else weight.device
+    found = []
+    for start in range(0, len(examples), _CALLED):
+        part = examples[start : start + _CALLED]
+        tokens, mask = torch.from_numpy(part.tokens.astype(np.int64)).to(on), part.attention_mask
+        masked = {} if mask is None else {"attention_mask": torch.from_numpy(mask).to(tokens)}
+        with raising(ConfigError, "the model refuses the tokens: ", of=IndexError):
+            out = model(tokens, **masked)
+        logits = getattr(out, "logits", out)
+        if tuple(getattr(logits, "shape", ()))[:-1] != tokens.shape:
+            expected = f"expected logits {(*tokens.shape, 'd_vocab')}"
+            raise ConfigError(f"the model gives {shown(logits)}; {expected}")
+        at = torch.from_numpy(part.at)
+        rows = torch.arange(len(tokens)).view(-1, *[1] * (at.ndim - 1))
+        found.append(logits[rows, at])
+    return torch.cat(found)
 
 
 def answer_logits(model: HookedTransformer, rows: Rows) -> Float[Tensor, "batch *k d_vocab"]:

@@ -4,104 +4,335 @@ d_in is the input width of a matrix; a larger gamma means smaller weights. Layer
 identity (NeurIPS paper, appendix A; complexity-control paper, section III-E). Weights can also be
 drawn uniformly from -d_in^-gamma to d_in^-gamma.
 
-In a network that a task brings d_in is PyTorch's fan-in: the inputs of one output, for a transposed
-convolution those of its mirror image. Biases are drawn as the weights of their map are, which at
-gamma 0.5 is PyTorch's default (the released code behind the complexity-control paper's figure 6).
+:func:`initialize` does so with any module. In other networks than HookedTransformers d_in is
+PyTorch's fan-in: the inputs of one output, for a transposed convolution those of its mirror image.
+In a network that a task brings biases are drawn as the weights of their map are, which at gamma 0.5
+is PyTorch's default (the released code behind the complexity-control paper's figure 6).
 
 Each parameter has its own generator, seeded by (seed, name), which draws on the CPU in float32. So
 weights depend neither on device nor on dtype (torch's default one too) nor on the number of layers.
 """
 
+import copy
 import math
-from typing import Any
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import checked, shown, suggestion
+from anchor_interp.models.lens import HookedTransformer, is_bridge
+from anchor_interp.models.parameters import (
+    HOOKED,
+    Group,
+    Parameter,
+    hooked_kind,
+    hooked_width,
+    parameters,
+)
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.tasks.hashing import stream_key
 
-_RATES = {
-    **dict.fromkeys(("W_E", "W_pos", "W_U"), "gamma_embed"),
-    **dict.fromkeys(("W_Q", "W_K"), "gamma_qk"),
-    **dict.fromkeys(("W_V", "W_O"), "gamma_vo"),
-    **dict.fromkeys(("W_in", "W_out"), "gamma_mlp"),
-}
+if TYPE_CHECKING:
+    import pandas
+
+Biases = Literal["zero", "pytorch", "weights"]
+_FILLS: Mapping[str, float | None] = {"zero": 0.0, "one": 1.0, "keep": None}
+_OFFSETS = ("bias", "b", "beta")
+_TORCH_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.BatchNorm1d, nn.InstanceNorm1d)
+_GPT2 = re.compile(r"(?:^|\.)(?:h\.(\d+)\.((?:attn|mlp)\.c_\w+)|(wte|wpe|lm_head))\.weight$")
+_GPT2_NAMES = {
+    "wte": "embed.W_E", "wpe": "pos_embed.W_pos", "lm_head": "unembed.W_U",
+    "attn.c_proj": "attn.W_O", "mlp.c_fc": "mlp.W_in", "mlp.c_proj": "mlp.W_out",
+}  # fmt: skip
 
 
-def gamma_std(name: str, model: ModelConfig, init: InitConfig) -> float:
+class _Filling(NamedTuple):
+    """What a tensor is set to: a constant, drawn numbers or, without both, what it was."""
+
+    constant: float | None = None
+    scales: tuple[float, ...] = ()
+    """Factors of the drawn numbers: one, or one for each of q, k and v."""
+    uniform: bool = False
+
+
+@torch.no_grad()
+def initialize(
+    module: nn.Module,
+    gamma: float | InitConfig = 0.8,
+    seed: int = 0,
+    *,
+    rules: Mapping[str, str | int | tuple[str, int]] | None = None,
+    biases: Biases = "zero",
+    overwrite: bool = False,
+) -> "pandas.DataFrame":
+    """Set every parameter of a module in place: weights ~ N(0, (d_in^-gamma)^2), norms to identity.
+
+    The table has a row for every tensor: names, shape, group, d_in if it was drawn, and standard
+    deviation before and after. A HookedTransformer gets the weights of ``build_model``, a GPT-2 of
+    Hugging Face the same, its tied head apart.
+
+    Args:
+        module: made of classes that :mod:`anchor_interp.models.parameters` knows, or with rules.
+            d_in is the number of inputs of one output; of an embedding its width, and its
+            ``padding_idx`` gets zeros. The gain of a norm becomes such that it multiplies by 1.
+        gamma: the rate, or an InitConfig that gives groups rates of their own. Its scheme
+            ``released`` is for HookedTransformers alone.
+        rules: by name or pattern (``*.gate``), of which the first that fits counts: the group
+            (``embed``, ``qk``, ``vo``, ``mlp``) or the d_in of a matrix, or both as ``("qk", 64)``;
+            or ``zero``, ``one``, ``keep``.
+        biases: ``pytorch`` draws uniformly from +-1/sqrt(d_in) of the bias's matrix, ``weights`` as
+            its matrix is drawn.
+        overwrite: needed where weights look trained: the values of a norm differ from one another,
+            or no norm has values and the model names what it was loaded from (``name_or_path``;
+            ``original_architecture`` in TransformerLens). Nothing else tells.
+
+    Raises:
+        ConfigError: a parameter without a rule, a shared tensor with two, a rule or a group's rate
+            for no parameter, weights that look trained, are quantised or on the device meta.
+    """
+    import pandas
+
+    given = checked(gamma, InitConfig | float, "gamma")
+    init = given if isinstance(given, InitConfig) else InitConfig(given)
+    checked(biases, Biases, "biases")
+    if is_bridge(module):
+        raise ConfigError("module is a TransformerBridge; initialise its original_model")
+    known = parameters(module)
+    if init.scheme == "released" and not isinstance(module, HookedTransformer):
+        other = f"a {type(module).__name__} does not tell its d_model and layers"
+        raise ConfigError(f"init.scheme is 'released'; expected 'paper': {other}")
+    if not overwrite and (sign := _sign_of_training(module, known)):
+        raise ConfigError(f"the weights look trained: {sign}; overwrite=True replaces them")
+    draw, rows = _Drawing(module, seed), []
+    plan = _plan(module, known, init, biases, checked(rules or {}, dict, "rules"))
+    _check_rates(plan, init)
+    for (each, filling), same in zip(plan, known, strict=True):
+        others, d_in = ", ".join(x.name for x in same[1:]), each.d_in if filling.scales else None
+        row = {"name": each.name, "also": others, "shape": tuple(each.tensor.shape)}
+        row |= {"group": each.group, "d_in": d_in, "std_before": _std(each.tensor)}
+        draw(each, filling)
+        rows.append(row | {"std_after": _std(each.tensor)})
+    return pandas.DataFrame(rows)
+
+
+@torch.no_grad()
+def set_weights(module: nn.Module, init: InitConfig, *, seed: int) -> None:
+    """Set every parameter of a network of ours; ConfigError for one that no rule covers."""
+    biases: Biases = "zero" if isinstance(module, HookedTransformer) else "weights"
+    draw = _Drawing(module, seed)
+    for each, filling in _plan(module, parameters(module), init, biases, {}):
+        draw(each, filling)
+
+
+def gamma_std(name: str, model: ModelConfig | Any, init: InitConfig) -> float:
     """Initial standard deviation of a weight matrix, such as ``blocks.0.attn.W_Q``.
 
     It is d_in^-gamma with the matrix's own rate. The ``released`` scheme uses d_model^-gamma,
     divided by sqrt(2 n_layers) for W_O and W_out. Of uniform weights it is the bound.
     """
-    kind = name.rsplit(".", 1)[-1]
-    if kind not in _RATES:
+    kind = hooked_kind(name)
+    if kind not in HOOKED:
         raise ConfigError(f"no initialisation is defined for the parameter {name!r}")
-    own = getattr(init, _RATES[kind])
-    rate = init.gamma if own is None else own
-    d_in = model.d_model if init.scheme == "released" else _input_width(kind, model)
+    d_in = model.d_model if init.scheme == "released" else hooked_width(kind, model)
     if init.embed_d_in == "d_vocab":
         d_in = {"W_E": model.d_vocab, "W_pos": model.n_ctx}.get(kind, d_in)
     shrunk = init.scheme == "released" and kind in ("W_O", "W_out")
-    return math.pow(d_in, -rate) / (math.sqrt(2 * model.n_layers) if shrunk else 1)
+    return _std_of(d_in, HOOKED[kind], init) / (math.sqrt(2 * model.n_layers) if shrunk else 1)
 
 
-@torch.no_grad()
-def initialize(module: nn.Module, model: ModelConfig | Any, init: InitConfig, *, seed: int) -> None:
-    """Set every parameter of a network in place; ConfigError for one that no rule covers."""
-    if not isinstance(model, ModelConfig):
-        _initialize_maps(module, init, seed)
-        return
-    for name, parameter in module.named_parameters():
-        kind = name.rsplit(".", 1)[-1]
-        if kind == "w":  # LayerNorm gain
-            parameter.fill_(1.0)
-        elif kind == "b" or (kind.startswith("b_") and init.scheme == "paper"):
-            parameter.zero_()
+def _std_of(d_in: int, group: Group | None, init: InitConfig) -> float:
+    own = None if group is None else getattr(init, f"gamma_{group}")
+    return math.pow(d_in, -(init.gamma if own is None else own))
+
+
+_Plan = list[tuple[Parameter, _Filling]]
+
+
+def _plan(
+    module: nn.Module,
+    known: list[list[Parameter]],
+    init: InitConfig,
+    biases: Biases,
+    rules: dict[str, Any],
+) -> _Plan:
+    """Every tensor under its first name, and what it is set to."""
+    names = [each.name for same in known for each in same]
+    for pattern in rules:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            close = suggestion(pattern, names)
+            raise ConfigError(f"rules: no parameter is called {shown(pattern)}{close}")
+    cfg, plan = module.cfg if isinstance(module, HookedTransformer) else None, []
+    for same in known:
+        own = [found for each in same if (found := _ruled(each, rules)) is not None]
+        options = [(x, _filling(x, init, biases, None if own else cfg)) for x in own or same]
+        covered = [(each, filling) for each, filling in options if filling is not None]
+        if not covered:
+            raise _uncovered(same[0])
+        each, filling = covered[0]
+        for other, second in covered:
+            if second != filling:
+                two = f"{each.name} and {other.name} are one tensor with two rules"
+                raise ConfigError(f"{two}; give both names the same in rules")
+        plan.append((replace(each, name=same[0].name), filling))
+    return plan
+
+
+def _ruled(each: Parameter, rules: dict[str, Any]) -> Parameter | None:
+    """The parameter as a rule of the user describes it; None without one."""
+    fitting = (rule for pattern, rule in rules.items() if fnmatchcase(each.name, pattern))
+    if (rule := next(fitting, None)) is None:
+        return None
+    changes: dict[str, Any] = {"parts": ()}
+    for word in rule if isinstance(rule, tuple) else (rule,):
+        if word in get_args(Group):
+            changes["group"] = word
+        elif word in _FILLS:
+            changes["kind"] = word
+        elif type(word) is int and word > 0:
+            changes |= {"kind": "matrix", "d_in": word}
         else:
-            generator = _generator(seed, name)
-            if kind.startswith("b_"):  # PyTorch's default: +-1/sqrt(d_in) of the bias's matrix
-                drawn = _uniform(parameter.shape, generator)
-                parameter.copy_(drawn * _input_width(kind, model) ** -0.5)
-            else:
-                drawn = _drawn(parameter.shape, init, generator)
-                parameter.copy_(drawn * gamma_std(name, model, init))
+            words = ", ".join((*get_args(Group), *_FILLS))
+            expected = f"expected one of {words}, a d_in such as 64, or ('qk', 64)"
+            raise ConfigError(f"the rule for {each.name} is {shown(rule)}; {expected}")
+    found = replace(each, **changes)
+    if found.kind is None:
+        raise ConfigError(f"the rule for {each.name} is {shown(rule)}; its d_in is unknown: add it")
+    return found
 
 
-def _initialize_maps(module: nn.Module, init: InitConfig, seed: int) -> None:
-    for place, part in module.named_modules():
-        own = dict(part.named_parameters(recurse=False))
-        if own and not isinstance(part, nn.Linear | nn.Conv2d | nn.ConvTranspose2d | nn.GroupNorm):
-            raise ConfigError(f"no initialisation is defined for {place}, a {type(part).__name__}")
-        for name, parameter in own.items():
-            if isinstance(part, nn.GroupNorm):
-                parameter.fill_(name == "weight")
-                continue
-            fan_in = own["weight"].numel() // len(own["weight"])
-            drawn = _drawn(parameter.shape, init, _generator(seed, f"{place}.{name}"))
-            parameter.copy_(drawn * math.pow(fan_in, -init.gamma))
+def _filling(each: Parameter, init: InitConfig, biases: Biases, cfg: Any) -> _Filling | None:
+    """What a parameter is set to; None if no rule covers it. ``cfg`` is a HookedTransformer's."""
+    uniform = init.weights == "uniform"
+    if each.kind is None:
+        return None
+    if each.kind in _FILLS:
+        return _Filling(_FILLS[each.kind])
+    if each.kind == "norm":
+        return _Filling(_identity(each))
+    if each.kind == "bias":
+        if each.d_in is None or (biases == "zero" and init.scheme == "paper"):
+            return _Filling(0.0)
+        drawn = biases == "weights"
+        scale = _std_of(each.d_in, each.group, init) if drawn else each.d_in**-0.5
+        return _Filling(None, (scale,), uniform or not drawn)
+    if cfg is not None:
+        return _Filling(None, (gamma_std(each.name, cfg, init),), uniform)
+    is_table = each.kind == "table" and init.embed_d_in == "d_vocab"
+    d_in = len(each.tensor) if is_table else each.d_in or 1
+    groups = [part.group for part in each.parts] if each.parts else [each.group]
+    return _Filling(None, tuple(_std_of(d_in, group, init) for group in groups), uniform)
 
 
-def _generator(seed: int, name: str) -> torch.Generator:
-    seed_of_name = int(stream_key(seed, f"init/{name}")) >> 1  # manual_seed takes 63 bits
-    return torch.Generator(device="cpu").manual_seed(seed_of_name)
+def _uncovered(each: Parameter) -> ConfigError:
+    about = f"{each.name}, {tuple(each.tensor.shape)} of a {type(each.owner).__name__}"
+    rule = f"rules={{{each.name!r}: D_IN}} with the number of its inputs, or 'zero', 'one', 'keep'"
+    return ConfigError(f"no initialisation is defined for {about}; give one: {rule}")
 
 
-def _drawn(shape: torch.Size, init: InitConfig, generator: torch.Generator) -> Tensor:
-    """Values of standard deviation 1, or uniform ones from -1 to 1."""
-    if init.weights == "normal":
-        return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
-    return _uniform(shape, generator)
+def _identity(each: Parameter) -> float:
+    """What a norm's parameter is where it changes nothing: 0 for an offset, 1 for most gains.
+
+    Gemma's RMSNorm multiplies by 1 + weight. So the norm is tried, unless it is one of PyTorch's.
+    """
+    own = each.name.rpartition(".")[2]
+    if own in _OFFSETS:
+        return 0.0
+    forward: Any = type(each.owner).forward
+    if own == "w" or any(forward is norm.forward for norm in _TORCH_NORMS):
+        return 1.0
+    norm = copy.deepcopy(each.owner).cpu().float()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn((4, *each.tensor.shape), generator=generator, dtype=torch.float32, device="cpu")
+    for gain in (1.0, 0.0):
+        for name, parameter in norm.named_parameters():
+            parameter.fill_(0.0 if name in _OFFSETS else gain)
+        try:
+            size = float(norm(x).square().mean())
+        except Exception:  # a norm that takes something else
+            break
+        if abs(size - 1) < 0.05:
+            return gain
+    raise _uncovered(each)
 
 
-def _uniform(shape: torch.Size, generator: torch.Generator) -> Tensor:
-    """Values from -1 to 1."""
-    return 2 * torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu") - 1
+class _Drawing:
+    """Fills parameters with numbers that are a function of seed and name."""
+
+    def __init__(self, module: Any, seed: int) -> None:
+        stream_key(seed, "init")  # checks it
+        config: Any = getattr(module, "config", None)
+        self.seed, is_gpt2 = seed, getattr(config, "model_type", "") == "gpt2"
+        self.gpt2_heads = config.n_head if is_gpt2 else 0
+
+    def __call__(self, each: Parameter, filling: _Filling) -> None:
+        """Set a parameter in place."""
+        if filling.constant is not None:
+            each.tensor.fill_(filling.constant)
+        elif filling.scales:
+            drawn = self._drawn(each, filling.uniform)
+            each.tensor.copy_(drawn * _factors(each, filling.scales))
+            if (padding := getattr(each.owner, "padding_idx", None)) is not None:
+                each.tensor[padding] = 0
+
+    def _drawn(self, each: Parameter, uniform: bool) -> Tensor:
+        """Numbers by the parameter's name; of GPT-2 by a HookedTransformer's."""
+        shape, found = each.tensor.shape, _GPT2.search(each.name) if self.gpt2_heads else None
+        if found is None:
+            return self._numbers(each.name, shape, uniform)
+        layer, matrix, outside = found.groups()
+        if outside == "lm_head":
+            return self._numbers(_GPT2_NAMES[outside], shape[::-1], uniform).mT
+        block = f"blocks.{layer}." if matrix else ""
+        if matrix != "attn.c_attn":
+            return self._numbers(block + _GPT2_NAMES[matrix or outside], shape, uniform)
+        heads = self.gpt2_heads, shape[0], shape[0] // self.gpt2_heads
+        qkv = [self._numbers(f"{block}attn.W_{x}", heads, uniform) for x in "QKV"]
+        return torch.cat([x.transpose(0, 1).flatten(1) for x in qkv], 1)
+
+    def _numbers(self, name: str, shape: tuple[int, ...], uniform: bool) -> Tensor:
+        """Values of standard deviation 1, or uniform ones from -1 to 1."""
+        seed_of_name = int(stream_key(self.seed, f"init/{name}")) >> 1  # manual_seed takes 63 bits
+        generator = torch.Generator(device="cpu").manual_seed(seed_of_name)
+        draw: Any = torch.rand if uniform else torch.randn
+        drawn: Tensor = draw(shape, generator=generator, dtype=torch.float32, device="cpu")
+        return 2 * drawn - 1 if uniform else drawn
 
 
-def _input_width(kind: str, model: ModelConfig) -> int:
-    """Input width of a matrix W_x, or of the matrix that a bias b_x belongs to."""
-    widths = {"O": model.n_heads * model.d_head, "out": model.d_mlp}
-    return widths.get(kind[2:], model.d_model)
+def _factors(each: Parameter, scales: tuple[float, ...]) -> float | Tensor:
+    """One factor, or one for each output of a matrix whose parts have rates of their own."""
+    if len(set(scales)) == 1:
+        return scales[0]
+    factors = torch.empty(sum(len(part.units) for part in each.parts), device="cpu")
+    for part, scale in zip(each.parts, scales, strict=True):
+        factors[part.units] = scale
+    return factors if each.inputs_first else factors[:, None]
+
+
+def _sign_of_training(module: Any, known: list[list[Parameter]]) -> str:
+    """What shows that weights were trained; empty if nothing does."""
+    norms = [same[0] for same in known if same[0].kind == "norm"]
+    for each in norms:
+        if (each.tensor != each.tensor.flatten()[0]).any():
+            return f"the values of {each.name} differ from one another"
+    cfg = getattr(module, "cfg", None)
+    loaded = getattr(module, "name_or_path", "") or getattr(cfg, "original_architecture", "")
+    return f"it was loaded from {loaded}" if loaded and not norms else ""
+
+
+def _check_rates(plan: _Plan, init: InitConfig) -> None:
+    """ConfigError if a group has a rate of its own and no parameter."""
+    groups: set[Any] = {part.group for each, _ in plan for part in (*each.parts, each)}
+    for group in get_args(Group):
+        if (rate := getattr(init, f"gamma_{group}")) is not None and group not in groups:
+            none = f"no parameter is known to be in the group {group}"
+            raise ConfigError(f"init.gamma_{group} is {rate}; {none}: name them in rules")
+
+
+def _std(tensor: Tensor) -> float:
+    return float(tensor.detach().float().std(correction=0))

@@ -8,7 +8,7 @@ from torch import nn
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.models import transformer
-from anchor_interp.models.init import initialize
+from anchor_interp.models.init import set_weights
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer
 
@@ -39,7 +39,7 @@ def build_network(
     """A gamma-initialised network in ``eval`` mode; no global generator is read or changed."""
     target = resolve_device(device)
     network = empty_network(model, dtype=dtype)
-    initialize(network, model, init, seed=seed)
+    set_weights(network, init, seed=seed)
     return transformer.place(network, target)
 
 

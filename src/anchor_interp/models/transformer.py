@@ -42,7 +42,7 @@ from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.models.finite import check_answers, placed
-from anchor_interp.models.init import initialize
+from anchor_interp.models.init import set_weights
 from anchor_interp.models.lens import HookedTransformer as HookedTransformer
 from anchor_interp.models.lens import (
     HookedTransformerConfig,
@@ -141,7 +141,7 @@ def build_model(
     checked(init, InitConfig, "init")
     target = resolve_device(device)
     module = empty_model(checked(model, ModelConfig, "model"), dtype=dtype)
-    initialize(module, model, init, seed=seed)
+    set_weights(module, init, seed=seed)
     return place(module, target)
 
 

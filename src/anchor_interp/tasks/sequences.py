@@ -146,6 +146,19 @@ class Sequences(Readable):
         mask[:, -1] = True
         return Dataset(tokens, mask, np.full(len(tokens), tokens.shape[1]))
 
+    def as_dataset(self) -> list[dict[str, Int64[np.ndarray, " read"]]]:
+        """The same sequences for Hugging Face's ``Trainer``, which takes any list.
+
+        ``input_ids`` are the tokens with the target appended, so a model reads length + 1
+        positions; ``labels`` are the target at the last one, -100 (not predicted) elsewhere. A
+        causal model shifts them: it predicts the target at the sequence's end.
+        """
+        tokens = self.dataset().tokens.astype(np.int64)
+        labels = np.full_like(tokens, -100)
+        labels[:, -1] = tokens[:, -1]
+        rows = zip(tokens, labels, strict=True)
+        return [{"input_ids": row, "labels": label} for row, label in rows]
+
 
 def as_examples(inputs: Sequences | Examples | Integers) -> Examples:
     """Sequences of an anchor task, examples, or tokens [n, pos] without answers, as examples."""

@@ -1,0 +1,366 @@
+"""Initialisation and complexity of modules that are not ours."""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import own_modules
+import pytest
+import torch
+from refusals import assert_refused
+from scipy.stats import chi2
+from torch import nn
+
+import anchor_interp as ai
+from anchor_interp.models.init import initialize
+from anchor_interp.models.networks import build_network
+from anchor_interp.models.parameters import decay_groups
+from concepts import UNetConfig
+
+WIDTHS = {  # inputs of the matrices that do not have 64
+    "gpt2": {"mlp.c_proj": 256}, "llama": {"down_proj": 128}, "mistral": {"down_proj": 128},
+    "neox": {"dense_4h_to_h": 128}, "gemma": {"down_proj": 128}, "encoder": {"linear2": 128},
+    "convolutional": {"0.weight": 27, "2.weight": 8 * 9, "3.weight": 16 * 4, "5.weight": 16 * 5,
+                      "6.weight": 4 * 8, "7.weight": 50},
+}  # fmt: skip
+GPT2 = ai.ModelConfig(
+    n_heads=4, d_model=64, d_head=16, d_mlp=256, act_fn="gelu", normalization="pre", bias=True
+)
+MEASURES = ("stable_rank", "effective_rank", "condensation", "distance", "norm", "share")
+MODELS: dict[str, Callable[[], Any]] = {name: getattr(own_modules, name) for name in WIDTHS}
+
+
+def assert_spread(values: torch.Tensor, std: float) -> None:
+    """The sum of n squared standard normal numbers has a chi-squared distribution."""
+    low, high = chi2.ppf([0.0005, 0.9995], values.numel())
+    assert low < float((values.detach().double() / std).square().sum()) < high
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_parameter_follows_its_rule(name: str) -> None:
+    module = MODELS[name]()
+    table = initialize(module, 0.7)
+    rows = {row.name: row for row in table.itertuples()}
+    assert set(rows) == {name for name, _ in module.named_parameters()}
+    for at, parameter in module.named_parameters():
+        row, std = rows[at], float(parameter.detach().std(correction=0))
+        assert row.shape == tuple(parameter.shape)
+        assert row.std_after == pytest.approx(std, rel=1e-5)
+        if parameter.ndim == 1:
+            is_gain = not at.endswith("bias") and name != "gemma"
+            assert (parameter == float(is_gain)).all(), at
+            assert math.isnan(row.d_in)
+        else:
+            d_in = next((n for end, n in WIDTHS[name].items() if end in at), 64)
+            assert row.d_in == d_in
+            padding = 3 if "embed_tokens" in at and name == "gemma" else len(parameter)
+            drawn = torch.cat([parameter[:padding], parameter[padding + 1 :]])
+            assert_spread(drawn, d_in**-0.7)
+            assert not parameter[padding : padding + 1].any()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_depend_on_seed_alone(name: str) -> None:
+    one, other, third = (MODELS[name]() for _ in range(3))
+    state = torch.get_rng_state()
+    initialize(one, 0.7, 5)
+    initialize(other, 0.3, 5)
+    initialize(other, 0.7, 5)
+    initialize(third, 0.7, 6)
+    assert torch.equal(state, torch.get_rng_state())
+    pairs = zip(one.parameters(), other.parameters(), third.parameters(), strict=True)
+    for a, b, c in pairs:
+        assert torch.equal(a, b)
+        assert a.ndim == 1 or not torch.equal(a, c)
+
+
+def test_norms_become_the_identity_as_their_class_computes_it() -> None:
+    for make in (own_modules.gemma, own_modules.llama, own_modules.neox):
+        module = make()
+        initialize(module)
+        norms = [part for part in module.modules() if "Norm" in type(part).__name__]
+        x = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
+        for norm in norms:
+            rms = norm(x).square().mean(-1).sqrt()
+            torch.testing.assert_close(rms, torch.ones(5), rtol=1e-3, atol=0)
+
+
+def test_groups_of_a_fused_matrix_have_rates_of_their_own() -> None:
+    init = ai.InitConfig(0.5, gamma_qk=0.9, gamma_vo=0.6, gamma_mlp=1.1, gamma_embed=0.3)
+    module = own_modules.neox()
+    initialize(module, init)
+    qkv = module.gpt_neox.layers[1].attention.query_key_value.weight.detach()
+    q, k, v = qkv.view(4, 3, 16, 64).unbind(1)  # as GPTNeoXAttention takes them apart
+    for part, rate in ((q, 0.9), (k, 0.9), (v, 0.6)):
+        assert_spread(part, 64**-rate)
+    layer = module.gpt_neox.layers[0]
+    assert_spread(layer.attention.dense.weight.detach(), 64**-0.6)
+    assert_spread(layer.mlp.dense_4h_to_h.weight.detach(), 128**-1.1)
+    for table in (module.gpt_neox.embed_in, module.lm_head):
+        assert_spread(table.weight.detach(), 64**-0.3)
+    attention = own_modules.encoder()
+    initialize(attention, ai.InitConfig(0.5, gamma_qk=0.9))
+    q, k, v = attention.self_attn.in_proj_weight.detach().chunk(3)
+    assert_spread(torch.cat([q, k]), 64**-0.9)
+    assert_spread(v, 64**-0.5)
+
+
+def merged(weight: torch.Tensor) -> torch.Tensor:
+    """[head, d_model, d_head] -> [d_model, head * d_head]."""
+    return torch.cat(list(weight), 1)
+
+
+@pytest.mark.parametrize("init", [ai.InitConfig(0.7), ai.InitConfig(0.6, gamma_vo=0.9)])
+@pytest.mark.parametrize("tied", [True, False])
+def test_gpt2_gets_the_weights_of_the_same_shape(init: ai.InitConfig, tied: bool) -> None:
+    ours, theirs = ai.build_model(GPT2, init, seed=4), own_modules.gpt2(tie_word_embeddings=tied)
+    initialize(theirs, init, 4)
+    body = theirs.transformer
+    assert torch.equal(body.wte.weight, ours.W_E)
+    assert torch.equal(body.wpe.weight, ours.W_pos)
+    assert torch.equal(theirs.lm_head.weight, ours.W_E if tied else ours.W_U.mT)
+    for mine, block in zip(ours.blocks, body.h, strict=True):
+        attn = mine.attn
+        qkv = torch.cat([merged(w) for w in (attn.W_Q, attn.W_K, attn.W_V)], 1)
+        assert torch.equal(block.attn.c_attn.weight, qkv)
+        assert torch.equal(block.attn.c_proj.weight, torch.cat(list(attn.W_O)))
+        assert torch.equal(block.mlp.c_fc.weight, mine.mlp.W_in)
+        assert torch.equal(block.mlp.c_proj.weight, mine.mlp.W_out)
+
+
+@pytest.mark.parametrize("name", ["inferential", "composite"])
+def test_a_hooked_transformer_gets_the_weights_of_its_run(name: str) -> None:
+    run = ai.load(f"tiny/{name}/1")
+    model = copy.deepcopy(run.model)
+    with pytest.raises(ai.ConfigError, match=r"look trained: the values of .* overwrite=True"):
+        initialize(model)
+    initialize(model, run.config.init, run.config.seed, overwrite=True)
+    expected = dict(run.initial.named_parameters())
+    assert all(torch.equal(value, expected[at]) for at, value in model.named_parameters())
+    released = ai.InitConfig(0.6, scheme="released")
+    initialize(model, released, 3)
+    again = ai.build_model(run.config.model, released, seed=3)
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("weights", ["normal", "uniform"])
+def test_a_network_of_a_task_gets_its_own_weights(weights: Any) -> None:
+    shape, init = UNetConfig(n_features=8, d_image=12), ai.InitConfig(0.6, weights=weights)
+    module, expected = build_network(shape, init, seed=1), build_network(shape, init, seed=2)
+    initialize(module, init, 2, biases="weights")
+    pairs = zip(module.parameters(), expected.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_biases_can_be_pytorchs() -> None:
+    module = nn.Sequential(nn.Conv2d(20, 500, 5), nn.Linear(9, 400))
+    initialize(module, biases="pytorch")
+    part: Any
+    for part, fan_in in zip(module, (20 * 25, 9), strict=True):
+        bias: Any = part.bias.detach()
+        assert 0.95 < float(bias.abs().max()) * fan_in**0.5 <= 1
+        assert float(bias.std()) == pytest.approx(fan_in**-0.5 / math.sqrt(3), rel=0.1)
+
+
+class Own(nn.Module):
+    """A parameter of its own, a gain, and a tied head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(50, 16)
+        self.mix = nn.Parameter(torch.rand(4, 16, 16))
+        self.gate = nn.Parameter(torch.rand(16))
+        self.head = nn.Linear(16, 50, bias=False)
+        self.head.weight = self.table.weight
+
+
+def test_rules_cover_parameters_of_ones_own() -> None:
+    module = Own()
+    kept = module.gate.detach().clone()
+    table = initialize(module, ai.InitConfig(0.5, gamma_qk=1.0),
+                       rules={"*mix": ("qk", 16), "gate": "keep"})  # fmt: skip
+    assert_spread(module.mix.detach(), 1 / 16)
+    assert torch.equal(module.gate, kept)
+    assert table.name.tolist() == ["mix", "gate", "table.weight"]
+    assert table.also.tolist() == ["", "", "head.weight"]
+    initialize(module, rules={"mix": "zero", "g*": "one"})
+    assert not module.mix.any()
+    assert (module.gate == 1).all()
+    assert table.d_in.tolist()[0] == 16
+
+
+def quantised() -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    module[1].weight = nn.Parameter(torch.ones(4, 4, dtype=torch.int8), requires_grad=False)
+    return module
+
+
+GIVEN: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
+    "meta": (lambda: nn.Linear(3, 3, device="meta"), {}, "weight is on the device meta"),
+    "quantised": (quantised, {}, r"1.weight \(torch.int8\) is quantised; expected floating-point"),
+    "nan": (own_modules.encoder, {"gamma": math.nan}, "gamma is nan; expected an InitConfig or a"),
+    "large": (own_modules.encoder, {"gamma": 9.0}, "init.gamma is 9.0; expected at most 4"),
+    "seed": (own_modules.encoder, {"seed": -1}, "seed is -1; expected at least 0"),
+    "two rules": (Own, {"rules": {"mix": "keep", "gate": "one", "table.*": "zero", "head*": "one"}},
+                  "table.weight and head.weight are one tensor with two rules; give both"),
+    "two widths": (Own, {"gamma": ai.InitConfig(embed_d_in="d_vocab"),
+                         "rules": {"mix": "keep", "gate": "one"}},
+                   "table.weight and head.weight are one tensor with two rules; give both"),
+    "none": (lambda: nn.LSTM(3, 4), {}, r"no .* for weight_ih_l0, \(16, 3\) of a LSTM; give one"),
+    "no name": (own_modules.encoder, {"rules": {"norm3.weight": "one"}},
+                r"no parameter is called 'norm3.weight' \(did you mean 'norm2.weight'\?\)"),
+    "no rule": (Own, {"rules": {"*": "qkv"}},
+                "the rule for mix is 'qkv'; expected one of embed, qk, vo"),
+    "no d_in": (Own, {"rules": {"mix": "qk"}}, "the rule for mix is 'qk'; its d_in is unknown"),
+    "no group": (own_modules.convolutional, {"gamma": ai.InitConfig(gamma_qk=0.4)},
+                 "init.gamma_qk is 0.4; no parameter is known to be in the group qk: name them"),
+    "scheme": (own_modules.encoder, {"gamma": ai.InitConfig(scheme="released")},
+               "init.scheme is 'released'; expected 'paper': a TransformerEncoderLayer"),
+    "rules": (own_modules.encoder, {"rules": ["*"]}, r"rules is \['\*'\]; expected a dict"),
+    "text": (lambda: "tiny", {}, "module is 'tiny'; expected a Module"),
+    "empty": (nn.ReLU, {}, "the ReLU has no parameters"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", GIVEN)
+def test_wrong_input_has_one_line(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, arguments, message = GIVEN[case]
+    assert_refused(lambda: initialize(make(), **arguments), message, monkeypatch)
+
+
+def test_nothing_changes_where_a_parameter_has_no_rule() -> None:
+    module = Own()
+    before = copy.deepcopy(module.state_dict())
+    with pytest.raises(ai.ConfigError, match="for mix"):
+        initialize(module)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_trained_weights_are_noticed_by_norms_or_by_name() -> None:
+    module = own_modules.convolutional()
+    with torch.no_grad():
+        module[1].weight[3] += 1e-6
+    with pytest.raises(ai.ConfigError, match=r"look trained: the values of 1.weight differ"):
+        initialize(module)
+    initialize(module, overwrite=True)
+    assert (module[1].weight == 1).all()
+    named: Any = nn.Linear(3, 3)
+    named.name_or_path = "somebody/model"
+    with pytest.raises(ai.ConfigError, match="look trained: it was loaded from somebody/model"):
+        initialize(named)
+    fresh = own_modules.llama()
+    fresh.name_or_path = "somebody/config"  # as a config that was loaded leaves it: norms tell
+    initialize(fresh)
+
+
+def perturbed_gpt2() -> Any:
+    """GPT-2 with weights of low rank added, in float64."""
+    module = own_modules.gpt2().double()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in (w for w in module.parameters() if w.ndim == 2):
+            left, right = (torch.randn(n, 1, generator=generator).double() for n in weight.shape)
+            weight += 0.01 * left @ right.T
+    return module
+
+
+def test_gpt2_is_as_complex_as_the_same_hooked_transformer() -> None:
+    theirs, start = perturbed_gpt2(), own_modules.gpt2().double()
+    models = []
+    for module in (theirs, start):
+        ours = ai.build_model(GPT2, ai.InitConfig(), seed=0, dtype=torch.float64)
+        with torch.no_grad():
+            ours.embed.W_E.copy_(module.transformer.wte.weight)
+            ours.pos_embed.W_pos.copy_(module.transformer.wpe.weight)
+            for block_of, block in zip(ours.blocks, module.transformer.h, strict=True):
+                mine: Any = block_of
+                heads = block.attn.c_attn.weight.view(64, 3, 4, 16)  # d_model, qkv, head, d_head
+                for i, kind in enumerate(("W_Q", "W_K", "W_V")):
+                    getattr(mine.attn, kind).copy_(heads[:, i].transpose(0, 1))
+                mine.attn.W_O.copy_(block.attn.c_proj.weight.view(4, 16, 64))
+                mine.mlp.W_in.copy_(block.mlp.c_fc.weight)
+                mine.mlp.W_out.copy_(block.mlp.c_proj.weight)
+        models.append(ours)
+    found, expected = ai.complexity(theirs, start), ai.complexity(*models)
+    names = {"W_E": "wte", "W_pos": "wpe", "W_Q": "attn.c_attn.q", "W_K": "attn.c_attn.k",
+             "W_V": "attn.c_attn.v", "W_O": "attn.c_proj", "W_in": "mlp.c_fc",
+             "W_out": "mlp.c_proj"}  # fmt: skip
+    of: dict[str, Any] = {one.name.removeprefix("transformer."): one for one in found.matrices}
+    compared: list[Any] = [one for one in expected.matrices if one.name in names]
+    assert len(of) == len(compared) == 14
+    for one in compared:
+        layer = "" if one.layer is None else f"h.{one.layer}."
+        mine = of[layer + names[one.name]]
+        for measure in MEASURES:
+            assert getattr(mine, measure) == pytest.approx(getattr(one, measure), rel=1e-6)
+        assert (mine.shape, mine.basis_dependent) == (one.shape, one.basis_dependent)
+    first = next(one for one in compared if one.name == "W_Q")
+    assert first.share == pytest.approx(first.stable_rank / first.at_init.stable_rank)
+    assert first.norm == pytest.approx(float(models[0].W_Q[0].detach().norm()))
+
+
+def test_fused_matrices_are_split_or_said_to_be_whole() -> None:
+    module = own_modules.neox().double()
+    heads = module.gpt_neox.layers[0].attention.query_key_value.weight
+    with torch.no_grad():
+        heads.view(4, 3, 16, 64)[:, 1] = 1.0  # the keys of every head
+    found: dict[str, Any] = {one.name: one for one in ai.complexity(module).matrices}
+    attention = "gpt_neox.layers.0.attention.query_key_value"
+    assert found[f"{attention}.k"].stable_rank == pytest.approx(1)
+    assert found[f"{attention}.k"].condensation == pytest.approx(1)
+    assert found[f"{attention}.q"].stable_rank > 5
+    other = nn.ModuleDict({"Wqkv": nn.Linear(16, 48), "lstm": nn.LSTM(4, 4)})
+    whole = ai.complexity(other)
+    assert whole.to_frame()["depends_on"].tolist() == ["fused: q, k and v in one matrix"]
+    assert whole.left_out == ("lstm.weight_ih_l0", "lstm.weight_hh_l0")
+    with pytest.raises(
+        ai.ConfigError, match=r"the LSTM has no known matrix; left out: .*weight_ih_l0"
+    ):
+        ai.complexity(nn.LSTM(4, 4))
+
+
+def test_multihead_attention_is_split() -> None:
+    module = own_modules.encoder().double()
+    in_proj = module.self_attn.in_proj_weight
+    with torch.no_grad():
+        in_proj[128:] = torch.outer(torch.arange(64.0), torch.ones(64))
+    found = {one.name: one.stable_rank for one in ai.complexity(module).matrices}
+    assert found["self_attn.in_proj.v"] == pytest.approx(1)
+    singular = np.linalg.svd(in_proj[:64].detach().numpy(), compute_uv=False)
+    assert found["self_attn.in_proj.q"] == pytest.approx((singular**2).sum() / singular[0] ** 2)
+
+
+def test_decay_groups_are_all_parameters_or_leave_out_norms_and_biases() -> None:
+    module = own_modules.gpt2()
+    (whole,) = decay_groups(module, 0.1)
+    assert whole["weight_decay"] == 0.1
+    assert {id(p) for p in whole["params"]} == {id(p) for p in module.parameters()}
+    decayed, spared = decay_groups(module, 0.1, norms_and_biases=False)
+    assert (decayed["weight_decay"], spared["weight_decay"]) == (0.1, 0.0)
+    assert {id(p) for p in decayed["params"]} == {id(p) for p in module.parameters() if p.ndim > 1}
+    assert len(decayed["params"]) + len(spared["params"]) == len(whole["params"])
+    hooked = ai.build_model(GPT2, ai.InitConfig(), seed=0)
+    decayed, _ = decay_groups(hooked, 0.1, norms_and_biases=False)
+    names = {id(p): name for name, p in hooked.named_parameters()}
+    assert {names[id(p)].split(".")[-1][:2] for p in decayed["params"]} == {"W_"}
+
+
+def test_a_step_with_decay_groups_shrinks_what_they_say() -> None:
+    module = own_modules.encoder()
+    before = {name: value.detach().clone() for name, value in module.named_parameters()}
+    groups = decay_groups(module, 0.5, norms_and_biases=False)
+    optimizer = torch.optim.AdamW(groups, lr=0.1)
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for name, value in module.named_parameters():
+        factor = 1 if value.ndim == 1 else 1 - 0.1 * 0.5
+        torch.testing.assert_close(value, factor * before[name])
+
+
+def test_a_shared_matrix_is_measured_once() -> None:
+    assert [one.name for one in ai.complexity(Own()).matrices] == ["table"]

@@ -1,0 +1,169 @@
+"""Hugging Face's models on an anchor task: their data, their answers, their measures in a log."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import own_modules
+import pytest
+import torch
+from refusals import assert_refused
+from torch import nn
+from versions import only_4
+
+import anchor_interp as ai
+from anchor_interp.runs.evaluation import predict
+
+TASK = ai.TASKS["complexity-control"]
+
+
+def test_labels_are_the_targets_as_hugging_face_shifts_them() -> None:
+    sequences = ai.sample(TASK, "train", 40, seed=1)
+    rows = sequences.as_dataset()
+    assert len(rows) == 40
+    for row, tokens, target in zip(rows, sequences.tokens, sequences.targets, strict=True):
+        assert row["input_ids"].tolist() == [*tokens.tolist(), target]
+        assert row["labels"].tolist() == [-100] * 9 + [target]
+    model = own_modules.llama().eval()
+    batch = {name: torch.tensor(np.array([row[name] for row in rows])) for name in rows[0]}
+    with torch.no_grad():
+        loss = float(model(**batch).loss)
+        logits = model(sequences.tensor).logits[:, -1]
+    targets = torch.tensor(sequences.targets.astype(int))
+    assert loss == pytest.approx(float(nn.functional.cross_entropy(logits, targets)), rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def both() -> tuple[Any, Any]:
+    """A trained HookedTransformer and a function that gives its logits."""
+    model = ai.load("tiny/inferential/1").model
+    return model, lambda tokens: model(tokens, return_type="logits")
+
+
+def test_a_callable_is_evaluated_and_mapped_as_the_model_it_calls(both: Any) -> None:
+    model, called = both
+    own, other = (ai.evaluate(each, TASK, n=20) for each in both)
+    assert (own.ood_accuracy, own.id_accuracy) == (other.ood_accuracy, other.id_accuracy)
+    assert own.pair_accuracy == other.pair_accuracy
+    assert (own.stable_rank is not None, other.stable_rank) == (True, None)
+    maps = [ai.answer_map(each, TASK, n=2) for each in both]
+    assert np.array_equal(maps[0].shares, maps[1].shares)
+    wrapped = type("Wrapped", (), {"__call__": lambda _, t: type("Out", (), {"logits": called(t)})})
+    some = ai.sample(TASK, "ood", 600, seed=0)
+    expected = predict(model, some)
+    assert np.array_equal(predict(wrapped(), some), expected)
+    early = ai.Examples(some.tokens, at=6)
+    torch.testing.assert_close(ai.last_logits(called, early), model(some.tensor)[:, 6])
+
+
+def test_a_model_of_hugging_face_is_evaluated() -> None:
+    model = own_modules.gpt2().eval()
+    found = ai.evaluate(model, TASK, n=5)
+    query = model.transformer.h[0].attn.c_attn.weight[:, :64].detach().double()
+    rank = float(query.square().sum() / torch.linalg.matrix_norm(query, 2) ** 2)
+    assert found.stable_rank == pytest.approx(rank, rel=1e-5)
+    assert ai.classify(found) == "undertrained"
+
+
+@only_4
+@pytest.mark.filterwarnings("ignore")
+def test_a_bridge_answers_as_the_model_that_it_wraps() -> None:
+    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+
+    model = own_modules.gpt2().eval()
+    other = own_modules.gpt2().eval()
+    bridge = build_bridge_from_module(other, "GPT2LMHeadModel", hf_config=other.config).eval()
+    own, bridged = (ai.evaluate(each, TASK, n=10) for each in (model, bridge))
+    assert own.pair_accuracy == bridged.pair_accuracy
+    assert own.stable_rank == pytest.approx(bridged.stable_rank, rel=1e-5)
+    with pytest.raises(ai.ConfigError, match="is a TransformerBridge; initialise its original_mod"):
+        ai.initialize(bridge)
+
+
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "training": (lambda: own_modules.gpt2().train(), "the model is in training mode; call model"),
+    "vocabulary": (
+        lambda: nn.Embedding(50, 3).eval(),
+        "the model refuses the tokens: index out of range",
+    ),
+    "shape": (lambda: lambda tokens: tokens, r"expected logits \(.*, 9, 'd_vocab'\)"),
+    "text": (lambda: "tiny", "model is 'tiny'; expected a HookedTransformer"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_gives_no_logits_is_refused(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, message = WRONG[case]
+    assert_refused(lambda: ai.evaluate(make(), TASK, n=5), message, monkeypatch)
+
+
+def test_weight_measures_are_those_of_complexity() -> None:
+    module, start = own_modules.encoder(), own_modules.encoder()
+    ai.initialize(module, 0.3)
+    first = ai.weight_measures(start)
+    found = ai.weight_measures(module, "*.in_proj.?", first)
+    expected = {one.name: one for one in ai.complexity(module, start).matrices}
+    assert len(found) == 3 * 4
+    for name, value in found.items():
+        measure, _, matrix = name.partition("/")
+        assert value == pytest.approx(getattr(expected[matrix], measure), rel=1e-6)
+    assert not any(name.startswith("share/") for name in first)
+    hooked = ai.load("tiny/inferential/1").model
+    assert "stable_rank/0.W_Q" in ai.weight_measures(hooked, "*.W_Q")
+    with pytest.raises(ai.ConfigError, match="no matrix is called '"):
+        ai.weight_measures(module, "*.query")
+
+
+def trained(out: Path, *, steps: int = 6, resume: bool = False, **arguments: Any) -> Any:
+    """A short watched run of GPT-2."""
+    from transformers import Trainer, TrainingArguments
+
+    model = own_modules.gpt2()
+    ai.initialize(model, 0.6)
+    settings = {"max_steps": steps, "per_device_train_batch_size": 8, "learning_rate": 1e-3,
+                "logging_steps": 2, "save_steps": 2, "report_to": [], "disable_tqdm": True,
+                "use_cpu": True, "lr_scheduler_type": "constant"}  # fmt: skip
+    data = ai.sample(TASK, "train", 64, seed=0).as_dataset()
+    trainer = Trainer(
+        model, TrainingArguments(str(out), **settings | arguments), train_dataset=data
+    )
+    ai.watch(trainer, "*.attn.*")
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+def told(trainer: Any) -> list[dict[str, float]]:
+    """The log without times."""
+    log = json.loads(json.dumps(trainer.state.log_history))
+    return [row for row in log if "train_runtime" not in row]
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
+def test_a_watched_trainer_logs_the_measures_beside_the_loss(tmp_path: Path) -> None:
+    straight = trained(tmp_path / "a", report_to=["tensorboard"])
+    log = told(straight)
+    assert [(row["step"], "loss" in row) for row in log] == [
+        (0, False), (2, False), (2, True), (4, False), (4, True), (6, False), (6, True)
+    ]  # fmt: skip
+    last = log[-2]
+    name = "transformer.h.0.attn.c_attn.q"
+    expected = next(m for m in ai.complexity(straight.model).matrices if m.name == name)
+    for measure in ("stable_rank", "condensation", "norm"):
+        assert last[f"{measure}/{name}"] == pytest.approx(getattr(expected, measure), rel=1e-6)
+    share = last[f"stable_rank/{name}"] / log[0][f"stable_rank/{name}"]
+    assert last[f"share/{name}"] == pytest.approx(share)
+    assert not any(key.startswith("share/") for key in log[0])
+    events = b"".join(path.read_bytes() for path in (tmp_path / "a").rglob("events.out.*"))
+    assert f"train/stable_rank/{name}".encode() in events
+
+    trained(tmp_path / "b", steps=4)
+    resumed = trained(tmp_path / "b", resume=True)
+    assert told(resumed) == log
+    for one, other in zip(resumed.model.parameters(), straight.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_only_a_trainer_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_refused(lambda: ai.watch("tiny"), "trainer is 'tiny'; expected a Trainer", monkeypatch)
