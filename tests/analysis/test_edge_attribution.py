@@ -366,9 +366,12 @@ def test_the_graph_is_looked_at_with_sequences_that_differ(
 ) -> None:
     """Whatever the bench's own are: of equal ones each would get the other's logits anyway."""
     rows: list[Any] = []
-    monkeypatch.setattr(
-        residual_edges, "answer_logits", lambda m, r: rows.append(r.tokens) or answer_logits(m, r)
-    )
+
+    def watched(model: Any, given: Any) -> Tensor:
+        rows.append(given.tokens)
+        return answer_logits(model, given)
+
+    monkeypatch.setattr(residual_edges, "answer_logits", watched)
     alike = ai.Examples(np.full((4, POS), 7), np.zeros(4, np.int64))
     ai.EdgeAblation(model_of("pre"), alike, references=alike, parts="residual edges")
     assert (rows[0][0] != rows[0][1]).all()

@@ -481,7 +481,7 @@ def by_hand(model: HookedTransformer, pairs: InterchangePairs, sites: list[ai.Si
                 return x
 
             hooks.append((site.hook, put))
-        logits = model.run_with_hooks(torch.from_numpy(base.tokens), fwd_hooks=hooks)
+        logits = model.run_with_hooks(torch.from_numpy(base.tokens), fwd_hooks=cast(Any, hooks))
         answers.append(logits[0, base.at[0]].argmax().item())
     return np.array(answers)
 
@@ -571,7 +571,7 @@ def test_a_result_names_the_label_that_is_exchanged() -> None:
     assert repr(pairs).endswith("exchanged: b")
 
 
-TWICE = {"answers": [[7, 8], [9, 9], [3, 4]], "wrong": [[8, 7], [9, 5], [3, 4]]}
+TWICE: dict[str, Any] = {"answers": [[7, 8], [9, 9], [3, 4]], "wrong": [[8, 7], [9, 5], [3, 4]]}
 PLACES_OF_ANSWERS = np.array([[2, 5], [1, 6], [0, 4]])
 
 

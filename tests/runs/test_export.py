@@ -229,7 +229,8 @@ def test_a_model_that_could_not_be_opened_again_is_not_saved(tmp_path: Path) -> 
 
 
 def test_a_model_whose_code_is_not_in_the_file_is_not_saved(tmp_path: Path) -> None:
-    model, path = plain_model(), tmp_path / "own.safetensors"
+    model: Any = plain_model()
+    path = tmp_path / "own.safetensors"
     plain = save_transformer(model, path).read_bytes()
     model.add_hook("hook_embed", lambda x, **_: 2 * x, is_permanent=True)
     with pytest.raises(ConfigError, match=r"hooks and code of your own.*by \d"):

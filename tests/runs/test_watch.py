@@ -14,7 +14,7 @@ from torch import nn
 from versions import only_4
 
 import anchor_interp as ai
-from anchor_interp.runs.evaluation import predict
+from anchor_interp.behaviour.evaluation import predict
 
 TASK = ai.TASKS["complexity-control"]
 

@@ -203,7 +203,7 @@ def highest(places: Sequence[tuple[Cell, Mapping[str, Value]]]) -> str:
     means = {
         words(place): cell.measures["ood_accuracy"].mean
         for cell, place in places
-        if not any(run.censored for run in cell.runs)
+        if not any(run["censored"] for run in cell.runs)
     }
     shown = {place: f"{mean:z.2f}" for place, mean in means.items() if mean is not None}
     best = max(shown.values(), default="")

@@ -140,7 +140,7 @@ def _fork(setup: dict[str, Any], jobs: int, reports: int) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         os.dup2(jobs, 0)  # in place of the server's socket
         os.close(jobs)
-        from anchor_interp.sweeps.local import work
+        from anchor_interp.sweeps.worker import work
 
         work(**setup, reports=reports, parent=server)
         code = 0

@@ -13,30 +13,26 @@ import logging
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from anchor_interp._util import errors
-from anchor_interp._util.errors import AnchorInterpError, InterruptedRunError
+from anchor_interp._util.errors import AnchorInterpError
 from anchor_interp._util.limits import available_cores, memory_limit
 from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, to_dict
 from anchor_interp.runs.config import memory_bytes
 from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, drive
 from anchor_interp.sweeps.fork_server import ForkServer, start_python
-from anchor_interp.sweeps.worker import do_job, read_job
 
 WORKER_BYTES = 600 << 20
 """Approximate memory of a worker without its runs: Python, torch and TransformerLens."""
 MEMORY_SHARE = 0.8
 """How much of the machine's memory all workers may use."""
 _POLL_SECONDS = 0.5
-_PATIENCE_SECONDS = 300.0
 _LOGGER = logging.getLogger("anchor_interp")
 
 
@@ -146,7 +142,7 @@ class _Worker:
                 self._wait: Callable[[], int | None] = server.fork(setup, jobs, sender)
             else:
                 setup["reports"] = sender
-                process = start_python("local", "work", setup, jobs, sender)
+                process = start_python("worker", "work", setup, jobs, sender)
                 self.stop, self._wait = process.terminate, process.wait
         finally:
             os.close(jobs)
@@ -204,51 +200,3 @@ class _Worker:
         with contextlib.suppress(BrokenPipeError):  # news and end notice that it has died
             self._jobs.write(json.dumps(data).encode() + b"\n")
             self._jobs.flush()
-
-
-class _Reports(logging.Handler):
-    """Sends what a worker logs to its driver, one line of JSON each."""
-
-    def __init__(self, reports: IO[bytes]) -> None:
-        super().__init__()
-        self._reports = reports
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.send("log", record.levelno, record.getMessage())
-
-    def send(self, *message: Any) -> None:
-        with contextlib.suppress(OSError):  # the driver has died
-            self._reports.write(json.dumps(message).encode() + b"\n")
-
-
-def work(folder: str, device: str, reports: int, parent: int, level: int) -> None:
-    """The worker process: do the jobs on standard input until it closes, or its parent dies.
-
-    Messages of this level or above and results go to the file descriptor ``reports``.
-    """
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    driver = _Reports(os.fdopen(reports, "wb", buffering=0))
-    _LOGGER.setLevel(level)
-    _LOGGER.addHandler(driver)
-    try:
-        for line in sys.stdin:
-            job = read_job(json.loads(line))
-            for result in do_job(job, Path(folder), device=device, threads=1):
-                error = result.error
-                failure = None if error is None else (type(error).__name__, str(error))
-                driver.send("result", result.name, failure)
-            driver.send("idle")
-    except (InterruptedRunError, KeyboardInterrupt):
-        raise SystemExit(130) from None
-
-
-def _end_with(parent: int) -> None:
-    """Send this process SIGTERM when its parent has died, and again every few minutes.
-
-    A second SIGTERM soon after the first would mean not to wait for a checkpoint.
-    """
-    while os.getppid() == parent:
-        time.sleep(1)
-    while True:
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(_PATIENCE_SECONDS)
