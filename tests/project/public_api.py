@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import torch
 
 import anchor_interp
@@ -73,7 +74,8 @@ def _class(name: str, cls: type[Any]) -> Iterator[str]:
 
 def _hints(function: Any) -> dict[str, Any]:
     """The annotations; some names are known to a module only while types are checked."""
-    known = {"AnchorTask": anchor_interp.AnchorTask, "OwnNetwork": OwnNetwork, "torch": torch}
+    known = {"AnchorTask": anchor_interp.AnchorTask, "OwnNetwork": OwnNetwork}
+    known |= {"torch": torch, "pandas": pandas}
     return typing.get_type_hints(function, localns=known)
 
 

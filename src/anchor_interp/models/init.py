@@ -327,7 +327,7 @@ def _sign_of_training(module: Any, known: list[list[Parameter]]) -> str:
 
 def _check_rates(plan: _Plan, init: InitConfig) -> None:
     """ConfigError if a group has a rate of its own and no parameter."""
-    groups = {part.group for each, _ in plan for part in each.parts}
+    groups: set[Any] = {part.group for each, _ in plan for part in each.parts}
     groups |= {each.group for each, _ in plan}
     for group in get_args(Group):
         if (rate := getattr(init, f"gamma_{group}")) is not None and group not in groups:
