@@ -74,7 +74,7 @@ def _class(name: str, cls: type[Any]) -> Iterator[str]:
 
 def _hints(function: Any) -> dict[str, Any]:
     """The annotations; some names are known to a module only while types are checked."""
-    known = {"AnchorTask": anchor_interp.AnchorTask, "OwnNetwork": OwnNetwork}
+    known: dict[str, Any] = {"AnchorTask": anchor_interp.AnchorTask, "OwnNetwork": OwnNetwork}
     known |= {"torch": torch, "pandas": pandas}
     return typing.get_type_hints(function, localns=known)
 
