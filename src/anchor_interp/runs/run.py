@@ -141,7 +141,7 @@ class Run(Readable):
         """The stored phase of the final checkpoint, with its reason; see :attr:`evaluation`."""
         return self._stored()[1]
 
-    def _judged(self) -> tuple[Evaluation, Decision]:
+    def _stored(self) -> tuple[Evaluation, Decision]:
         """What ``result.json`` says."""
         result, path = self.folder.result(), self.folder.path / "result.json"
         if result is None:
