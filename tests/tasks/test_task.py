@@ -229,6 +229,19 @@ def test_the_table_says_what_the_modules_hold(kind: str, names: tuple[str, ...])
     assert all(NAMED_TASKS[name] is module.TASKS[name] for name in names)
 
 
+def test_a_kind_of_the_package_is_taken_before_it_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    others = {kind: cls for kind, cls in registry.CLASSES.items() if kind != "cogs"}
+    monkeypatch.setattr(registry, "CLASSES", others)
+    monkeypatch.delitem(sys.modules, registry.MODULES["cogs"], raising=False)
+    with pytest.raises(ConfigError, match="'cogs' is the kind of the task Cogs"):
+
+        @dataclass(frozen=True)
+        class Mine(Task):
+            kind: Literal["cogs"] = "cogs"
+
+
 def test_an_unknown_kind_is_refused_with_advice() -> None:
     with pytest.raises(ConfigError, match=r"kind is 'scam'; known: .*scan.*ANCHOR_INTERP_TASKS"):
         from_dict(RunConfig, {"task": {"kind": "scam"}})

@@ -48,6 +48,8 @@ def register(cls: TaskClass, kind: str) -> None:
     file = getattr(sys.modules.get(cls.__module__), "__file__", None)
     place = str(Path(file).resolve()) if isinstance(file, str) else cls.__module__
     cls._origin = (place, cls.__qualname__)
+    if kind in MODULES and kind not in CLASSES and cls.__module__ != MODULES[kind]:
+        import_module(MODULES[kind])  # the package's own class has the kind already
     known = CLASSES.get(kind)
     if known is not None and known._origin != cls._origin:
         place, name = known._origin
