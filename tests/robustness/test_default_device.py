@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import FEW_KEYS, random_model, small_exact
+from small_models import FEW_KEYS, random_model
 
 import anchor_interp as ai
 from anchor_interp._util.schema import canonical_json
