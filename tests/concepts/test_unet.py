@@ -167,12 +167,13 @@ def test_an_oracle_of_pictures_draws_pictures_that_the_judge_reads() -> None:
     assert counts.max() <= 20
 
 
+@pytest.mark.slow
 def test_the_judge_reads_fresh_pictures_with_and_without_noise() -> None:
-    judge = judge_of(Concepts(pixels=12))  # the other tests' judge too
+    judge = judge_of(TASK)
     assert (judge.accuracy(4000, seed=2) >= LEAST).all()
     assert (judge.accuracy(4000, seed=2, noise=0.2) >= LEAST).all()
-    assert judge_of(Concepts(pixels=12)) is judge
-    blank = torch.full((8, 3, 12, 12), 0.9)
+    assert judge_of(Concepts()) is judge
+    blank = torch.full((8, 3, 28, 28), 0.9)
     assert not judge.right(blank, EVERY).any()  # of an empty picture nothing is sure
     assert judge.right(blank[:0], EVERY[:0]).shape == (0, 3)
 

@@ -291,6 +291,7 @@ def test_a_failure_keeps_the_earlier_report(
         write_report([found], out / "below" / "report.html")
 
 
+@pytest.mark.usefixtures("words_alone")
 def test_the_report_command(
     finished_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
