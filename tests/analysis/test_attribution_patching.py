@@ -98,8 +98,6 @@ def test_completeness_is_the_estimate_at_the_embedding_over_the_whole_difference
             values.append(metric(model.run_with_hooks(base, fwd_hooks=moved)[:, -1]).mean().item())
     slope = (values[0] - values[1]) / (2 * step)
     assert found.completeness == pytest.approx(slope / (values[2] - values[3]), rel=1e-4)
-    along = attribution_patch(*asked, direction=direction, steps=64).completeness
-    assert along == pytest.approx(1, abs=0.05)
     assert f"completeness {found.completeness:.2f}" in repr(found)
     assert patch(*asked).completeness is None
     assert "completeness" not in repr(patch(*asked))

@@ -258,7 +258,8 @@ def test_the_memory_number_is_of_keys_that_training_has_elsewhere(
     monkeypatch.setattr(module, "_OF_SEEN_PAIRS", module._OF_SEEN_PAIRS[:1])
     run = ai.load("tiny/memorizing/1")
     task, model = run.config.anchor_task, run.transformer
-    kept = fingerprint_model(model, task, training=run.training, quiet=True)
+    training = ai.sample(task, "train", 20_000, seed=run.config.seed)
+    kept = fingerprint_model(model, task, training=training, quiet=True)
     assert (kept.memory or 0) > 0.9
     tested = ai.sample(task, "id", 10_000, seed=0)
     assert fingerprint_model(model, task, training=tested, quiet=True).memory is None
@@ -330,15 +331,14 @@ def test_the_table_of_a_sweep_has_fingerprints_if_asked(
 
 
 def test_training_may_be_sequences_or_examples() -> None:
-    run = ai.load("tiny/memorizing/1")
-    task, config = run.config.anchor_task, run.config
-    untrained = ai.build_model(config.model, config.init, seed=3)
-    few = ai.sample(task, "train", 5, seed=config.seed)
-    assert fingerprint_model(run.transformer, task, training=few, max_seconds=1e-9).train_accuracy
+    model, few = small_exact("lookup", "post"), ai.sample(FEW_KEYS, "train", 5, seed=0)
     answers = ai.Dataset.of(few.tokens.tolist(), [[int(target)] for target in few.targets])
-    assert fingerprint_model(run.transformer, task, training=answers, max_seconds=1e-9) == (
-        fingerprint_model(run.transformer, task, training=few, max_seconds=1e-9)
+    one, two = (
+        fingerprint_model(model, FEW_KEYS, training=each, max_seconds=1e-9)
+        for each in (few, answers)
     )
+    assert one == two
+    assert one.train_accuracy == 1
     for wrong, words in (
         (few[:0], "training holds sequences of shape"),
         (
@@ -349,7 +349,7 @@ def test_training_may_be_sequences_or_examples() -> None:
     ):
         for ask in (fingerprint_model, ai.analyze_model):
             with pytest.raises(ConfigError, match=words):
-                ask(untrained, task, training=wrong)
+                ask(model, FEW_KEYS, training=wrong)
 
 
 def test_an_exact_run_has_a_fingerprint_without_a_run_id() -> None:

@@ -167,6 +167,7 @@ def test_an_oracle_of_pictures_draws_pictures_that_the_judge_reads() -> None:
     assert counts.max() <= 20
 
 
+@pytest.mark.slow
 def test_the_judge_reads_fresh_pictures_with_and_without_noise() -> None:
     judge = judge_of(TASK)
     assert (judge.accuracy(4000, seed=2) >= LEAST).all()

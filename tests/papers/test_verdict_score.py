@@ -151,6 +151,7 @@ def test_a_number_out_of_range_names_its_run(runs: list[Row]) -> None:
         judge_verdict(found, runs)
 
 
+@pytest.mark.slow
 def test_the_committed_score_follows_from_the_committed_tables(data: Data) -> None:
     """The evidence is what the tables say, on this machine too."""
     found = verdict.score(data)

@@ -128,7 +128,6 @@ def test_shapes_are_checked_in_functions_and_dataclasses_that_have_some() -> Non
     assert not hasattr(hashing.stream_key, "__wrapped__")  # it has no shape
 
 
-@pytest.mark.usefixtures("evidence_alone")
 @pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
 def test_code_of_the_first_pages_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Run
@@ -139,9 +138,9 @@ def test_code_of_the_first_pages_runs(
     (tmp_path / "runs/quickstart").mkdir(parents=True)
     (tmp_path / "runs/quickstart/inferential").symlink_to(finished_run.folder.path)
     monkeypatch.chdir(tmp_path)
-    named = anchor_interp.preset
+    named, brief = anchor_interp.preset, SHORT | {"steps": 5, "eval_every": 5}
     monkeypatch.setattr(
-        anchor_interp, "preset", lambda name, **changes: named(name, **(changes | SHORT))
+        anchor_interp, "preset", lambda name, **changes: named(name, **(changes | brief))
     )
     monkeypatch.setattr("anchor_interp.sweeps.sweep.LocalEngine", Here)
     names: dict[str, object] = {}

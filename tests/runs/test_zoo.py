@@ -54,8 +54,8 @@ def test_a_specimen_is_a_run_of_its_recipe_and_phase(name: str) -> None:
     assert run.metrics[0]["step"] == 0
     assert run.metrics[-1]["step"] == run.step
     assert run.model.embed.W_E.dtype == torch.float32
-    if not name.endswith("/1"):
-        return  # its checksum is tested; measuring the others takes most of a minute
+    if name not in ("tiny/inferential/1", "tiny/neurips-symmetric/1"):
+        return  # its checksum is tested; measuring all takes most of a minute
     quick, recorded = run.evaluate(n=40), run.evaluation
     assert anchor_interp.classify(quick) == run.phase
     assert quick.train_accuracy == recorded.train_accuracy
