@@ -282,7 +282,8 @@ def courses(curves: Rows, x: str, kinds: Sequence[Any] = _ANSWERS) -> Figure:
         panels[0].set_ylabel("share" if over_steps else "share of (4, 3)")
         handles = [Line2D([], [], color=colour, label=name) for _, name, colour in kinds]
         handles.append(Line2D([], [], color=INK, marker="o", linestyle="none", label="the end"))
-        figure.legend(handles=handles, loc="outside lower left", ncols=4, frameon=False)
+        figure.legend(handles=handles, loc="outside lower left", ncols=4, frameon=False,
+                      columnspacing=1.0, handlelength=1.5)  # fmt: skip
     return figure
 
 

@@ -250,6 +250,17 @@ def test_learning_is_the_first_mean_of_five_below_the_loss() -> None:
         measures.learning(_logged((i, 1.0) for i in range(4)))
 
 
+def test_a_run_is_matched_at_the_second_whole_id_accuracy_in_a_row() -> None:
+    ids = [0.5, 1.0, 0.99, 1.0, 0.999, 0.2]
+    rows: list[Row] = [{"step": 50, "loss": 1.0}] + [
+        {"step": 100 * i, "id_accuracy": x, "ood_accuracy": i / 10} for i, x in enumerate(ids)
+    ]
+    run: Any = SimpleNamespace(metrics=rows)
+    assert measures.matched(run) == {"matched_step": 400, "matched_ood": 0.4}
+    run.metrics = rows[:4]
+    assert measures.matched(run) == {"matched_step": None, "matched_ood": None}
+
+
 def test_a_broken_task_breaks_both_orders_alike() -> None:
     for level in range(7):
         task = ai.TASKS[f"reasoning-complexity-{level}"]

@@ -28,7 +28,7 @@ def test_matched_weights_have_equal_scales_at_both_widths(matching: str, power: 
 def curve(run: str, rule: list[float], train: list[float], seed: int = 0) -> list[Row]:
     return [
         {"run_id": run, "n_layers": 2.0, "gamma": 0.8, "seed": float(seed), "step": 50.0 * (i + 1),
-         "train": t, "x-10": r, "x-6": 1 - r if i else None}
+         "lr": 3e-4, "train": t, "id": t, "x-10": r, "x-6": 1 - r if i else None}
         for i, (r, t) in enumerate(zip(rule, train, strict=True))
     ]  # fmt: skip
 
