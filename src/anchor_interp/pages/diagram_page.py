@@ -184,7 +184,7 @@ def effects(diagrams: Diagrams) -> list[Effect]:
 
 
 def conclusion(rises: Sequence[Effect], runs: Sequence[RunMark]) -> str:
-    """That most runs are undertrained, and what OOD accuracy goes with; empty if nothing is said."""
+    """That most runs are undertrained, and what OOD accuracy goes with; empty without either."""
     up, down, flat = "rises on the whole with", "falls on the whole with", "shows no trend with"
     ways: dict[str, list[str]] = {up: [], down: [], flat: []}
     for one in rises:
