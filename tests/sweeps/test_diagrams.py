@@ -419,7 +419,7 @@ def test_the_page_concludes_with_the_effects_inside_the_other_axis() -> None:
         (
             {"lr": (0.1, 0.2, 0.3)},
             {"train": 0.2},
-            "6 of 6 runs are undertrained: they have not fitted their data. OOD accuracy has no",
+            "6 of 6 runs are undertrained: not fitted to their data. OOD accuracy has no trend yet",
         ),
         (
             {"task": ("complexity-control", "neurips", "non-commuting")},

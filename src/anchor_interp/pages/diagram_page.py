@@ -179,7 +179,7 @@ def effects(diagrams: Diagrams) -> list[Effect]:
 
 
 def conclusion(rises: Sequence[Effect], runs: Sequence[TableRow]) -> str:
-    """How many runs are undertrained, and what OOD accuracy goes with; empty if nothing is said."""
+    """That most runs are undertrained, and what OOD accuracy goes with; empty without either."""
     up, down, flat = "rises on the whole with", "falls on the whole with", "shows no trend with"
     ways: dict[str, list[str]] = {up: [], down: [], flat: []}
     for one in rises:
@@ -191,10 +191,9 @@ def conclusion(rises: Sequence[Effect], runs: Sequence[TableRow]) -> str:
     if not parts and fitted and sum(fitted) < FEWEST:
         parts = [f"has no trend yet: {FEWEST} fitted runs are needed"]
     early = sum(run["state"] == "undertrained" for run in runs)
-    said = [f"{early} of {len(runs)} runs are undertrained: they have not fitted their data."] * (
-        early > 0
-    )
-    said += [f"OOD accuracy {', and '.join(parts)}."] * bool(parts)
+    said = [f"OOD accuracy {', and '.join(parts)}."] * bool(parts)
+    if runs and early >= len(runs) / 2:
+        said.insert(0, f"{early} of {len(runs)} runs are undertrained: not fitted to their data.")
     return " ".join(said)
 
 
