@@ -126,7 +126,7 @@ def test_docstrings_are_readable(site: Path) -> None:
         text(site / f"reference/{name}.html") for name in ("models", "runs", "tasks")
     )
     assert 'tokens: Int[Tensor, "batch pos"]' in models
-    assert 'Float[Tensor, "batch d_vocab"]' in models
+    assert 'Float[Tensor, "batch *k d_vocab"]' in models
     assert "Allowed: 0 to 1." in runs
     assert "length: int = 9" in tasks
     source = (site / "reference/behaviour.html").read_text()

@@ -24,6 +24,7 @@ from anchor_interp import (
     Examples,
     Site,
     aligned_sequences,
+    along,
     analyze,
     analyze_model,
     answer_map,
@@ -276,6 +277,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
         lambda: given(edge_attribution, 3, None, None, None),
         "model is 3; expected a HookedTransformer",
     ),
+    (lambda: given(along, "sweep", 3), "measure is 3; expected a function of a model"),
     (lambda: given(score_circuit, 3, None), "bench is 3; expected an EdgeAblation"),
     (lambda: given(prune, 3), "bench is 3; expected an EdgeAblation"),
     (
