@@ -114,7 +114,7 @@ def initialize(
     _check_rates(plan, init)
     for (each, filling), same in zip(plan, known, strict=True):
         others, d_in = ", ".join(x.name for x in same[1:]), each.d_in if filling.scales else None
-        row = {"name": each.name, "also": others, "shape": tuple(each.tensor.shape)}
+        row: dict[str, Any] = {"name": each.name, "also": others, "shape": tuple(each.tensor.shape)}
         row |= {"group": each.group, "d_in": d_in, "std_before": _std(each.tensor)}
         draw(each, filling)
         rows.append(row | {"std_after": _std(each.tensor)})
@@ -327,7 +327,8 @@ def _sign_of_training(module: Any, known: list[list[Parameter]]) -> str:
 
 def _check_rates(plan: _Plan, init: InitConfig) -> None:
     """ConfigError if a group has a rate of its own and no parameter."""
-    groups: set[Any] = {part.group for each, _ in plan for part in (*each.parts, each)}
+    groups: set[Any] = {each.group for each, _ in plan}
+    groups |= {part.group for each, _ in plan for part in each.parts}
     for group in get_args(Group):
         if (rate := getattr(init, f"gamma_{group}")) is not None and group not in groups:
             none = f"no parameter is known to be in the group {group}"
