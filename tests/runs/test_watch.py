@@ -1,6 +1,10 @@
 """Hugging Face's models on an anchor task: their data, their answers, their measures in a log."""
 
 import json
+import re
+import runpy
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ from torch import nn
 from versions import only_4
 
 import anchor_interp as ai
+import own_training
 from anchor_interp.behaviour.evaluation import predict
 
 TASK = ai.TASKS["complexity-control"]
@@ -163,6 +168,43 @@ def test_a_watched_trainer_logs_the_measures_beside_the_loss(tmp_path: Path) -> 
     assert told(resumed) == log
     for one, other in zip(resumed.model.parameters(), straight.model.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("name", "gamma"), [("gpt2", 0.9), ("llama", 0.3)])
+def test_the_example_gives_equal_numbers_twice_and_resumed(
+    name: str, gamma: float, tmp_path: Path
+) -> None:
+    def run(folder: str) -> tuple[list[dict[str, float]], bytes]:
+        model = getattr(own_training, name)()
+        ai.initialize(model, gamma, seed=1)
+        log = own_training.train(model, tmp_path / folder, 4)
+        kept = [row for row in log if "train_runtime" not in row]
+        return kept, (tmp_path / folder / "checkpoint-4" / "model.safetensors").read_bytes()
+
+    first = run("a")
+    assert run("b") == first
+    shutil.rmtree(tmp_path / "b" / "checkpoint-4")  # as if it had been stopped after two steps
+    assert run("b") == first
+    steps = [row["step"] for row in first[0] if any(name.startswith("stable") for name in row)]
+    assert steps == [0, 1, 2, 3, 4]
+
+
+def test_the_example_prints_phases_and_stable_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(own_training.__file__)
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 60
+    evaluate = ai.evaluate
+    monkeypatch.setattr(
+        ai, "evaluate", lambda *given, **named: evaluate(*given, **named | {"n": 2})
+    )
+    monkeypatch.setattr(sys, "argv", [str(path), str(tmp_path), "1"])
+    runpy.run_path(str(path), run_name="__main__")
+    told = [line for line in capsys.readouterr().out.splitlines() if line[0] != "{"]
+    accuracy = r"undertrained, ID 0.\d\d, OOD 0.\d\d"
+    pattern = rf"(gpt2|llama), gamma 0.[39]: {accuracy}, stable rank 17.\d -> 1\d.\d"
+    assert len(told) == 4
+    assert all(re.fullmatch(pattern, line) for line in told), told
 
 
 def test_only_a_trainer_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:

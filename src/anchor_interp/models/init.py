@@ -327,8 +327,8 @@ def _sign_of_training(module: Any, known: list[list[Parameter]]) -> str:
 
 def _check_rates(plan: _Plan, init: InitConfig) -> None:
     """ConfigError if a group has a rate of its own and no parameter."""
-    groups: set[Any] = {part.group for each, _ in plan for part in each.parts}
-    groups |= {each.group for each, _ in plan}
+    groups: set[Any] = {each.group for each, _ in plan}
+    groups |= {part.group for each, _ in plan for part in each.parts}
     for group in get_args(Group):
         if (rate := getattr(init, f"gamma_{group}")) is not None and group not in groups:
             none = f"no parameter is known to be in the group {group}"
