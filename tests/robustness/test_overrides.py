@@ -250,10 +250,17 @@ def settings_of_a_part(model: Model, _: Any) -> None:
 
 FEW = (activation, method_of_a_class, global_hook, kind_of_a_parameter)
 """One of each way to change a model: an attribute, a class, all of torch, a weight."""
+
+
+def marks(name: str, *, fast: bool = False) -> list[pytest.MarkDecorator]:
+    slow = not fast and OVERRIDES[name] not in FEW
+    return [only_3] * (name in ONLY_3) + [pytest.mark.slow] * slow
+
+
+EACH = [pytest.param(kind, id=name, marks=marks(name)) for name, kind in OVERRIDES.items()]
 KINDS = [
-    pytest.param(layout, kind, id=f"{layout}-{name}", marks=[only_3] * (name in ONLY_3))
+    pytest.param(layout, kind, id=f"{layout}-{name}", marks=marks(name, fast=layout == "post"))
     for layout in LAYOUTS for name, kind in OVERRIDES.items()
-    if layout == "post" or kind in FEW
 ]  # fmt: skip
 
 
@@ -342,7 +349,7 @@ def assert_same(found: Any, expected: Any) -> None:
         assert found == expected
 
 
-@pytest.mark.parametrize("kind", FEW)
+@pytest.mark.parametrize("kind", EACH)
 @pytest.mark.usefixtures("no_gradients")
 def test_every_instrument_is_of_the_changed_model(kind: Override) -> None:
     with overridden(with_offsets(random_model("pre", n_layers=2)), kind) as changed:
@@ -353,7 +360,7 @@ def test_every_instrument_is_of_the_changed_model(kind: Override) -> None:
         assert_same(one, other)
 
 
-@pytest.mark.parametrize("kind", FEW)
+@pytest.mark.parametrize("kind", EACH)
 @pytest.mark.usefixtures("no_gradients")
 def test_an_evaluation_is_of_the_changed_model(kind: Override) -> None:
     with overridden(small_exact("inferential", "pre", torch.float64), kind) as changed:
@@ -411,7 +418,7 @@ def test_training_is_of_the_changed_model(kind: Override, task: str, short: RunC
     torch.testing.assert_close(event.grad_norm, norm, rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize("kind", FEW)
+@pytest.mark.parametrize("kind", EACH)
 @pytest.mark.usefixtures("no_gradients")
 def test_states_of_virtual_anchors_go_on_in_the_changed_model(kind: Override) -> None:
     task = ai.TASKS["complexity-control"]
