@@ -346,7 +346,7 @@ def test_a_flipped_bit_of_the_table_is_noticed(copy: SweepFolder) -> None:
     expected, table = copy.write_table(), copy.path / "table.parquet"
     whole = table.read_bytes()
     chance = random.Random(0)
-    for _ in range(60):
+    for _ in range(20):
         damaged = bytearray(whole)
         damaged[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
         table.write_bytes(damaged)
@@ -623,17 +623,17 @@ def test_a_large_batch_is_timed_in_part(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert 10 < whole / some < 100  # 32 on a quiet machine
 
 
-def test_ten_thousand_configurations(tmp_path: Path) -> None:
+def test_four_thousand_configurations(tmp_path: Path) -> None:
     """Nothing is trained: what is asked for must not take long to look at."""
     many = Sweep(
-        (Grid(START, {"gamma": tuple(i / 1000 for i in range(1000))}, seeds=tuple(range(10))),)
+        (Grid(START, {"gamma": tuple(i / 1000 for i in range(400))}, seeds=tuple(range(10))),)
     )
     folder = SweepFolder(tmp_path)
     folder.extend(many)
-    assert counts(folder.write_table()) == {"missing": 10_000}
+    assert counts(folder.write_table()) == {"missing": 4_000}
     began = time.process_time()
-    assert len(folder.rows()) == 10_000
-    assert time.process_time() - began < 3
+    assert len(folder.rows()) == 4_000
+    assert time.process_time() - began < 1.5
 
 
 def test_the_commands(
