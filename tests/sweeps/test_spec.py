@@ -168,7 +168,7 @@ def test_shipped_sweeps_are_found_by_name(
     (tmp_path / name).mkdir()  # as `sweep NAME --out NAME` makes it; resuming repeats the command
     found = typed_sweep(name, []).configs()
     assert found.keys() == read_sweep(SWEEPS[name]).configs().keys()
-    assert len(found) > 50
+    assert len(found) > 50 or name == "tiny-grid"
 
 
 @pytest.mark.parametrize("text", ["{", "a: !!python/object:os.system {}", "\x00", "- [" * 5000])
