@@ -1,5 +1,6 @@
 """Forest plots of the claims of all scripts, in units of the smallest effect that counts."""
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -32,18 +33,16 @@ def forests(judged: Mapping[str, Judgement]) -> dict[str, Panels]:
     named = set(re.findall(r"docs/claims\.md#([\w-]+)", README.read_text(encoding="utf-8")))
 
     def plot(titles: Sequence[str], shown: Callable[[str, Claim], bool]) -> Panels:
-        groups = {
-            _heading(name, script.__doc__ or ""): drawn
+        """A column for each title, with as many claims."""
+        claims = [
+            (_heading(name, script.__doc__ or ""), claim)
             for name, script in scripts().items()
-            if (drawn := [c for c in claims_of(script) if shown(name, c) and _is_drawn(c, judged)])
-        }
-        lines = np.array([1 + len(group) for group in groups.values()])
-        middles = (np.cumsum(lines) - lines / 2) / lines.sum()
-        columns = dict(zip(groups, (middles * len(titles)).astype(int), strict=True))  # as high
-        return [[
-            (title, forest({h: g for h, g in groups.items() if columns[h] == number}, judged))
-            for number, title in enumerate(titles)
-        ]]  # fmt: skip
+            for claim in claims_of(script)
+            if shown(name, claim) and _is_drawn(claim, judged)
+        ]
+        most = -(-len(claims) // len(titles))
+        columns = [claims[most * number :][:most] for number in range(len(titles))]
+        return [[(title, forest(c, judged)) for title, c in zip(titles, columns, strict=True)]]
 
     return {
         "forest_anchors": plot(("anchor tasks", ""), lambda name, _: not name.endswith(REALISTIC)),
@@ -67,20 +66,19 @@ def _heading(name: str, about: str) -> str:
     return f"{paper}, {figure[0]}"
 
 
-def forest(groups: Mapping[str, list[Claim]], judged: Mapping[str, Judgement]) -> Figure:
+def forest(claims: Sequence[tuple[str, Claim]], judged: Mapping[str, Judgement]) -> Figure:
     """Every claim's effect with its interval, in units of the smallest effect that counts.
 
-    Each claim has a line, with its words on the left; ``groups`` have a heading, such as a paper's
-    figure. A filled mark is a paper's claim, a hollow one our own. An arrowhead is where something
-    goes on beyond the axis.
+    Each claim has a line, with its words on the left, below its heading, such as a paper's figure.
+    A filled mark is a paper's claim, a hollow one our own. An arrowhead is where something goes on
+    beyond the axis.
     """
     lines: list[tuple[str, Claim | None]] = []  # from the top
-    for heading, group in groups.items():
-        lines += [(heading, None), *(("\n".join(wrap(c.short, 30)), c) for c in group)]
+    for heading, group in itertools.groupby(claims, lambda one: one[0]):
+        lines += [(heading, None), *(("\n".join(wrap(c.short, 30)), c) for _, c in group)]
     heights = np.array([0.07 + 0.16 * (1 + words.count("\n")) for words, _ in lines])
     places = -np.cumsum(heights) + heights / 2
-    claims = [claim for _, claim in lines if claim is not None]
-    present = {judged[claim.name].verdict for claim in claims}
+    present = {judged[claim.name].verdict for _, claim in claims}
     with panel(5.0, 1.3 + heights.sum()) as (figure, axes):
         for (words, claim), place, height in zip(lines, places, heights, strict=True):
             if claim is None:
@@ -96,7 +94,7 @@ def forest(groups: Mapping[str, list[Claim]], judged: Mapping[str, Judgement]) -
         axes.set_xlabel("0: no effect\n1 (dotted): as large as counts")
         handles = [Line2D([], [], color=colour, marker=mark, linestyle="none", label=verdict)
                    for verdict, (colour, mark) in STYLES.items() if verdict in present]  # fmt: skip
-        handles += [_OURS] * any(claim.ours for claim in claims)
+        handles += [_OURS] * any(claim.ours for _, claim in claims)
         figure.legend(
             handles=handles, loc="outside upper center", ncols=2, frameon=False, fontsize=10
         )
