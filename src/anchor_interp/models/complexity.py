@@ -246,7 +246,8 @@ def weight_measures(
     """
     check_weights(checked(module, nn.Module, "module"))
     every = {weight.place: weight.left for weight in _weights(module) if weight.head is None}
-    chosen = {name: matrix for name, matrix in every.items() if fnmatchcase(name, matrices)}
+    pattern = checked(matrices, str, "matrices")
+    chosen = {name: matrix for name, matrix in every.items() if fnmatchcase(name, pattern)}
     if not chosen:
         check_name(matrices, every, "no matrix")
     found: dict[str, float | None] = {}
