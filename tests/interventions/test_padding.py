@@ -7,7 +7,7 @@ TransformerLens number the tokens that are not masked, so this holds for positio
 import copy
 import logging
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -228,9 +228,13 @@ def test_attention_and_flow_are_those_of_each_alone(model: HookedTransformer) ->
 
 @pytest.mark.parametrize("on_left", SIDES)
 def test_the_page_of_padded_examples_says_what_each_alone_does(on_left: np.ndarray) -> None:
-    model, examples = random_model("pre", n_layers=1), cast(Any, sentences(on_left, times=5))
+    model, examples = random_model("pre", n_layers=1), sentences(on_left, times=5)
     correct = [int(predict(model, alone(examples, row))[0]) for row in range(len(examples))]
-    examples.answers = np.where(np.arange(len(examples)) % 5 > 0, correct, -1 + np.array(correct))
+    answers = np.where(np.arange(len(examples)) % 5 > 0, correct, -1 + np.array(correct))
+    mask, places = examples.attention_mask, examples.places
+    examples = ai.Examples(
+        examples.tokens, answers, examples.wrong, places=places, attention_mask=mask
+    )
     analysis: Any = ai.analyze_model(model, examples, quiet=True)
     assert analysis.examples.accuracy == 0.8
     for row, shown in enumerate(analysis.attention):

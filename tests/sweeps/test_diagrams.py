@@ -118,7 +118,7 @@ def test_the_page_spells_out_the_anchors_of_a_task_that_is_not_a_presets() -> No
     assert found.diagrams[0].x.name == "task"  # the anchors are not a setting beside it
     assert found.anchors == {"custom-1": "1: x + 9, 2: <x>"}
     page = render_diagrams(found, [])
-    assert "Task custom-1 has the anchors 1: x + 9, 2: &lt;x&gt;." in page
+    assert "Task custom-1 has the anchors 1: x\xa0+\xa09, 2: &lt;x&gt;." in page
     assert page.count("has the anchors") == 1
 
 

@@ -170,7 +170,7 @@ def test_tables_have_one_row_each() -> None:
     ).to_frame()
     np.testing.assert_allclose(alone["answer_1"], found["Attribution"].logits[:, :, 1].mean(1))
     assert list(parts) == ["component", "spread_of_answers"]
-    assert found["Analysis"].to_frame()["section"].tolist() == ["complexity"]
+    assert found["Analysis"].to_frame()["section"].tolist() == ["complexity", "left out"]
     similar, items = found["Similarity"].to_frame(), len(found["Similarity"].keys)
     assert len(similar) == items * (items - 1) // 2
     equal = similar[

@@ -71,7 +71,7 @@ def last_logits(
 
 
 def called_logits(model: Any, examples: Examples) -> Float[Tensor, "batch *k d_vocab"]:
-    """:func:`last_logits` of a model that is called, :data:`_CALLED` rows at a time."""
+    """:func:`last_logits` of a model that is called, some rows at a time."""
     if getattr(model, "training", False):  # then dropout may act
         raise ConfigError("the model is in training mode; call model.eval() first")
     weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
@@ -88,7 +88,7 @@ def called_logits(model: Any, examples: Examples) -> Float[Tensor, "batch *k d_v
             expected = f"expected logits {(*tokens.shape, 'd_vocab')}"
             raise ConfigError(f"the model gives {shown(logits)}; {expected}")
         at = torch.from_numpy(part.at)
-        rows = torch.arange(len(tokens)).view(-1, *[1] * (at.ndim - 1))
+        rows = torch.arange(len(tokens), device=at.device).view(-1, *[1] * (at.ndim - 1))
         found.append(logits[rows, at])
     return torch.cat(found)
 

@@ -187,7 +187,7 @@ def _parts(tensor: Tensor, d_in: int, place: str, attention: Any) -> tuple[Part,
     if by_head is None or tensor.numel() != 3 * d_in**2:
         return ()
     n_heads = attention.config.num_attention_heads if by_head else 1
-    q, k, v = torch.arange(3 * d_in).view(n_heads, 3, -1).unbind(1)
+    q, k, v = torch.arange(3 * d_in, device="cpu").view(n_heads, 3, -1).unbind(1)
     return Part("q", "qk", q.flatten()), Part("k", "qk", k.flatten()), Part("v", "vo", v.flatten())
 
 

@@ -1,6 +1,6 @@
 """Named runs; shapes are in :mod:`anchor_interp.models.shapes`, tasks in ``tasks.catalog``.
 
-A run on a task of :mod:`anchor_interp.realistic` names it, and is made when it is asked for.
+A run on a task of the room ``realistic`` names it, and is made when it is asked for.
 """
 
 from collections.abc import Mapping

@@ -32,7 +32,7 @@ REALISTIC: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "corpus": ("corpus-code", "corpus-prose", "corpus-both"),
     }
 )  # fmt: skip
-"""The kinds of :mod:`anchor_interp.realistic`, each of the module of its name, with the names of
+"""The kinds of the room ``realistic``, each of the module of its name, with the names of
 its tasks (``TASKS`` of the module)."""
 MODULES: Mapping[str, str] = MappingProxyType(
     {"": "anchor_interp.tasks.anchor"}
