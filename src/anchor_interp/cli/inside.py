@@ -28,18 +28,13 @@ def ask(
     Args:
         out: The page; an existing one is replaced.
     """
-    from anchor_interp.behaviour.answers import answer_map
-    from anchor_interp.pages.ask_page import check_runs, write_ask
+    from anchor_interp.analysis.asking import asked
+    from anchor_interp.pages.ask_page import write_ask
     from anchor_interp.runs.run import load
 
-    output_file(out)
-    opened = {str(run): load(run) for run in runs}
-    check_runs(opened)
-    maps = {
-        name: answer_map(run, pairs=run.config.anchor_task.pairs, n=4)
-        for name, run in opened.items()
-    }
-    output.show({"page": str(write_ask(opened, maps, out))}, f"page: {out}")
+    output_file(out)  # before the maps of answers, which take seconds
+    models = asked({str(run): load(run) for run in runs})
+    output.show({"page": str(write_ask(models, out))}, f"page: {out}")
 
 
 def analyze(

@@ -1,12 +1,7 @@
 const form = document.getElementById("asked");
 const { key, place, first, second, noise } = form.elements;
 const [hideKey, hideSecond] = [form.elements["hide-key"], form.elements["hide-second"]];
-const models = DATA.models.map(({ weights, sizes, shape, map }) => ({
-  shape,
-  sizes,
-  weights: weightsOf(Float32Array.from(new Uint16Array(bytesOf(weights).buffer), half), sizes),
-  map: bytesOf(map),
-}));
+const models = DATA.models.map((data) => ({ ...unpack(data), map: bytesOf(data.map) }));
 const articles = [...document.querySelectorAll(".model")];
 const values = new Int16Array(bytesOf(DATA.values).buffer); // [pair, function, key], -1: no such function
 const [nKeys, nPlaces, nFunctions] = [key.max - key.min + 1, +place.max + 1, DATA.functions.length];
@@ -22,7 +17,6 @@ function make(tag, attributes, ...content) {
 
 const pairOf = (a, b) => DATA.pairs.findIndex(([one, two]) => one === a && two === b);
 const valueOf = (pair, name) => values[(pair * nFunctions + name) * nKeys + (key.value - DATA.low)];
-const named = (name) => DATA.functions.findIndex((one) => one.name === name);
 
 /** The first function that gives the answer; the last one is none. */
 function functionOf(pair, answer) {
@@ -124,14 +118,14 @@ function update() {
   const seen = { unseen: "Training leaves this pair out.", overridden: "Training shows this pair with an exception to the rule." };
   document.getElementById("asked-pair").textContent =
     `${seen[DATA.roles[pair]] ?? "Training shows this pair with the rule."} At this place the key is ${isTest ? "a test key, which training leaves out" : "a training key"}.`;
-  const [rule, other] = [valueOf(pair, 0), valueOf(pair, named("the target of the other order"))];
+  const [rule, other] = [valueOf(pair, 0), DATA.other < 0 ? -1 : valueOf(pair, DATA.other)];
   const said = models.map((model, index) => {
     const part = (name) => articles[index].querySelector(`[data-part="${name}"]`);
     const { answer, patterns } = answerOf(model, tokens, hidden);
     const found = functionOf(pair, answer);
-    part("answer").replaceChildren(swatch(found.colour), `${answer}, ${found.name}`);
+    part("answer").replaceChildren(swatch(found.colour), make("b", {}, String(answer)), `, ${found.name.replace(/^\(/, "as for (")}`);
     part("rule").textContent = rule;
-    part("other-row").hidden = !(other >= 0);
+    part("other-row").hidden = other < 0;
     part("other").textContent = other;
     part("swapped").textContent = answerOf(model, sequence(b, a), hidden).answer;
     drawRoute(articles[index].querySelector("svg"), tokens, patterns, answer);

@@ -12,10 +12,12 @@ function bytesOf(base64) {
   return Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
 }
 
-/** The weights by name, of their values one after the other. */
-function weightsOf(values, sizes) {
+/** A model as pages hold it, with its weights by name. */
+function unpack({ shape, sizes, halves, weights }) {
+  const bytes = bytesOf(weights).buffer;
+  const values = halves ? Float32Array.from(new Uint16Array(bytes), half) : new Float32Array(bytes);
   let at = 0;
-  return Object.fromEntries(sizes.map(([name, size]) => [name, values.subarray(at, (at += size))]));
+  return { shape, weights: Object.fromEntries(sizes.map(([name, size]) => [name, values.subarray(at, (at += size))])) };
 }
 
 /** x w + bias. */
