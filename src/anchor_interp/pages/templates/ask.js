@@ -104,8 +104,8 @@ function answerOf(model, tokens, hidden) {
 function update() {
   const [a, b, at] = [+first.value, +second.value, +place.value];
   const [pair, tokens, held] = [pairOf(a, b), sequence(a, b), new Set()];
-  form.elements["key-shown"].value = key.value;
-  form.elements["place-shown"].value = at;
+  document.getElementById("key-shown").textContent = key.value;
+  document.getElementById("place-shown").textContent = at;
   hideSecond.disabled = at + 2 === tokens.length - 1; // there the answer is read
   const hidden = [...(hideKey.checked ? [at] : []), ...(hideSecond.checked && !hideSecond.disabled ? [at + 2] : [])];
   const words = { key: "key", a1: "anchor 1", a2: "anchor 2", last: "last", "": "noise" };
