@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,7 +15,6 @@ from anchor_interp.analysis.asking import Asked, asked, weights_to_send
 from anchor_interp.behaviour.answer_map import AnswerMap
 from anchor_interp.behaviour.answers import known_functions
 from anchor_interp.interventions.masks import mask_position
-from anchor_interp.models.forward import last_logits
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from anchor_interp.pages.answer_figures import WORDS
@@ -72,8 +71,8 @@ def compare(calculator: Any, model: HookedTransformer, sequences: Sequences, hid
         with mask_position(expected, sequences, hide):
             right = expected(sequences.tensor)[:, -1]
     else:
-        right, cache = expected.run_with_cache(sequences.tensor)
-        right = right[:, -1]
+        every, cache = expected.run_with_cache(sequences.tensor)
+        right = cast(torch.Tensor, every)[:, -1]
         patterns = torch.stack([cache["pattern", i].mean(1) for i in range(model.cfg.n_layers)], 1)
         shown = torch.tensor([row["patterns"] for row in rows]).reshape(patterns.shape)
         torch.testing.assert_close(shown.double(), patterns, atol=2e-3, rtol=0)
@@ -88,7 +87,8 @@ def unrounded(model: HookedTransformer) -> HookedTransformer:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in (changed := copy.deepcopy(model)).parameters():
-            weight *= 1 + 2**-11 * (torch.rand(weight.shape, generator=generator) - 0.5)
+            noise = torch.rand(weight.shape, generator=generator) - 0.5
+            weight.mul_(1 + 2**-11 * noise)
     return changed
 
 
@@ -177,7 +177,7 @@ def test_a_browser_answers(browser: Any, page: Path, width: int, scheme: str) ->
 
 def test_models_that_the_page_cannot_compute_are_refused() -> None:
     exact, run = load("exact/symmetric"), load(NAMES[1])
-    large = dataclasses.replace(run, config=override(run.config, d_model=2_000))
+    large = dataclasses.replace(run, config=override(run.config, d_model=2_000, d_mlp=2_000))
     other = load("tiny/neurips-symmetric/1")
     scan = dataclasses.replace(run, config=preset("scan"))
     for runs, words in (
