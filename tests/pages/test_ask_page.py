@@ -11,7 +11,7 @@ import torch
 from watched_page import Watched
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.asking import Asked, asked, weights_to_send
+from anchor_interp.analysis.asking import Asked, asked, shape_of, weights_to_send
 from anchor_interp.behaviour.answer_map import AnswerMap
 from anchor_interp.behaviour.answers import known_functions
 from anchor_interp.interventions.masks import mask_position
@@ -23,7 +23,7 @@ from anchor_interp.pages.page import template_text
 from anchor_interp.runs.config import override
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import load
-from anchor_interp.tasks.anchor import TASKS, AnchorTask
+from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.sequences import Sequences, sample
 
 NAMES = ("tiny/memorizing/1", "tiny/symmetric/1", "tiny/inferential/1")
@@ -37,16 +37,14 @@ COMPUTE = """([data, rows, hidden]) => {
 }"""
 
 
-def known(name: str, model: HookedTransformer, task: AnchorTask = TASK) -> Asked:
+def known(name: str, model: HookedTransformer) -> Asked:
     """A model to ask whose map of answers is drawn at random."""
-    names, _ = known_functions(task, task.pairs)
-    shape = len(task.pairs), len(task.keys), task.length - 2
+    names, _ = known_functions(TASK, TASK.pairs)
+    shape = len(TASK.pairs), len(TASK.keys), TASK.length - 2
     holding = np.random.default_rng(0).integers(0, len(names), shape)
-    answers = AnswerMap(task.pairs, names, task.keys, 1, np.eye(len(names))[holding])
-    settings = ("n_layers", "n_heads", "d_model", "d_head", "act_fn", "attn_scale", "eps")
-    used = {name: getattr(model.cfg, name) for name in settings}
-    used["normalization"] = "pre" if model.cfg.normalization_type == "LN" else "post"
-    return Asked(name, task, used, weights_to_send(model, task), answers)
+    answers = AnswerMap(TASK.pairs, names, TASK.keys, 1, np.eye(len(names))[holding])
+    config = ModelConfig(normalization="pre" if model.cfg.normalization_type == "LN" else "post")
+    return Asked(name, TASK, shape_of(model, config), weights_to_send(model, TASK), answers)
 
 
 @pytest.fixture(scope="module")

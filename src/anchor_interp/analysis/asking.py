@@ -58,19 +58,22 @@ def asked(runs: Mapping[str, Run]) -> list[Asked]:
         if model.n_parameters > MOST_PARAMETERS:
             size = f"{model.n_parameters:,} parameters"
             raise ConfigError(f"{name} has {size}; the page computes at most {MOST_PARAMETERS:,}")
-    return [_asked(name, run) for name, run in runs.items()]
+    return [
+        Asked(
+            name,
+            task := run.config.anchor_task,
+            shape_of(run.transformer, run.config.model),
+            weights_to_send(run.transformer, task),
+            answer_map(run, pairs=task.pairs, n=4),
+        )
+        for name, run in runs.items()
+    ]
 
 
-def _asked(name: str, run: Run) -> Asked:
-    task, model = run.config.anchor_task, run.transformer
-    shape = {setting: getattr(model.cfg, setting) for setting in _SHAPE}
-    return Asked(
-        name,
-        task,
-        shape | {"normalization": run.config.model.normalization},
-        weights_to_send(model, task),
-        answer_map(run, pairs=task.pairs, n=4),
-    )
+def shape_of(model: HookedTransformer, config: ModelConfig) -> dict[str, Any]:
+    """The settings of a model's forward pass."""
+    own = {name: getattr(model.cfg, name) for name in _SHAPE}
+    return own | {"normalization": config.normalization}
 
 
 def weights_to_send(model: HookedTransformer, task: AnchorTask) -> dict[str, np.ndarray]:
