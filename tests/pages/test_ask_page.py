@@ -62,7 +62,10 @@ def compare(calculator: Any, model: HookedTransformer, sequences: Sequences, hid
     away = {"key": 0, "second": 2}
     sequences = sequences[sequences.position < 6]  # at 6 the second anchor is read
     hidden = [[int(place) + away[hide]] if hide else [] for place in sequences.position]
-    rows = calculator.evaluate(COMPUTE, [data, sequences.tokens.tolist(), hidden])
+    rows: list[dict[str, Any]] = []
+    for start in range(0, len(sequences), 200):  # a message to the browser has its limits
+        part = slice(start, start + 200)
+        rows += calculator.evaluate(COMPUTE, [data, sequences.tokens[part].tolist(), hidden[part]])
     logits = torch.tensor([row["logits"] for row in rows], dtype=torch.float64)
     expected = copy.deepcopy(model).double()
     if hide:
