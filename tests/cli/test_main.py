@@ -203,7 +203,7 @@ def test_json_is_one_object_alone(
         "anchor_interp.cli.quickstart.train_phases", lambda *_, **__: {"a": finished_run}
     )
     assert main(["quickstart", "--out", "q", "--json"]) == 0
-    files = {"picture": "q/answers.png", "report": "q/report.html"}
+    files = {"picture": "q/answers.png", "report": "q/report.html", "ask": "q/ask.html"}
     assert _json(capsys) == {"runs": {"a": trained}, **files}
     assert main(["export", out, "--out", str(tmp_path / "w"), "--json"]) == 0
     written = {"run": out, "run_id": trained["run_id"], "step": 40, "weights": str(tmp_path / "w")}

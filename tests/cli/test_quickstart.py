@@ -36,9 +36,14 @@ def test_quickstart_trains_prints_draws_and_resumes(
 ) -> None:
     monkeypatch.setattr(module, "QUICKSTART", SMALL)
     monkeypatch.setattr("anchor_interp.sweeps.local.LocalEngine", lambda *_: Here())
+    asked: list[tuple[Path, list[str]]] = []
     reports: list[Path] = []  # a page of three runs takes half a minute, and has its own tests
     monkeypatch.setattr(
-        "anchor_interp.pages.report.write_report", lambda _, path: reports.append(path)
+        "anchor_interp.pages.report.write_report", lambda _, path, ask: reports.append(path / ask)
+    )
+    monkeypatch.setattr("anchor_interp.analysis.asking.asked", list)  # takes seconds a run
+    monkeypatch.setattr(
+        "anchor_interp.pages.ask_page.write_ask", lambda names, path: asked.append((path, names))
     )
     runs = train_phases(tmp_path / "out", seed=3, workers=1, device="cpu")
     assert list(runs) == ["memorizing", "symmetric", "inferential"]
@@ -56,7 +61,9 @@ def test_quickstart_trains_prints_draws_and_resumes(
     assert before == [
         (run.folder.path / "result.json").stat().st_mtime_ns for run in again.values()
     ]
-    assert reports == [tmp_path / "out/report.html"] * 2
+    assert reports == [tmp_path / "out/report.html/ask.html"] * 2
+    names = ["A: undertrained", "B: undertrained", "C: undertrained"]
+    assert asked == [(tmp_path / "out/ask.html", names)] * 2
 
 
 def test_a_worker_continues_after_a_failed_run_and_its_messages_reach_the_log(

@@ -240,6 +240,7 @@ PLACES = [
     (["analyze", "{run}"], "{file}/new", "lies in {file}, which is a file; name a folder for the"),
     (["diagram", "{sweep}"], "{file}", "is a file; name a folder for the diagrams"),
     (["diagram", "{sweep}"], "{run}", "is a run's folder; name another one for the diagrams"),
+    (["ask", "{run}"], "{file}/new", "lies in {file}, which is a file; name another"),
     (["export", "{run}"], "{file}/new", "lies in {file}, which is a file; name another"),
     (["export", "{run}"], "{sweep}", "is a folder; name a file"),
     (["report", "{run}"], "{file}/new", "lies in {file}, which is a file; name another"),

@@ -200,6 +200,12 @@ def test_a_run_named_as_its_phase_is_named_once(found: Findings) -> None:
     assert text.count("symmetric symmetric") == 1
 
 
+@pytest.mark.usefixtures("words_alone")
+def test_a_page_of_models_that_answer_is_linked(found: Findings) -> None:
+    assert '<a href="ask.html">Ask the models</a>' in render([found], "ask.html")
+    assert "Ask the models" not in render([found])
+
+
 def test_markup_in_names_stays_text(page: Path) -> None:
     source = page.read_text("utf-8")
     assert "<script>alert" not in source

@@ -66,7 +66,7 @@ def answer_map(
     if not chosen:
         missing = "the task has no unseen pair" if pairs is None else "pairs is empty"
         raise ConfigError(f"{missing}; name pairs, such as task.pairs")
-    names, values = _functions(task, chosen)
+    names, values = known_functions(task, chosen)
     shape = len(chosen), len(task.keys), task.length - 2, n
     pair, key, position, _ = (axis.ravel() for axis in np.indices(shape))
     index = task.indices(chosen)
@@ -89,7 +89,7 @@ def mixture(run: Answering) -> dict[str, float]:
     return answer_map(run).mixture
 
 
-def _functions(
+def known_functions(
     task: AnchorTask, pairs: Sequence[Pair]
 ) -> tuple[tuple[str, ...], Int64[np.ndarray, "pair function key"]]:
     """Names of the functions, and their values for each pair; -1 where a pair has no such one."""

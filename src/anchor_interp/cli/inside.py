@@ -1,4 +1,4 @@
-"""Commands that look inside models: analyze, verdict."""
+"""Commands that look inside models: ask, analyze, verdict."""
 
 import logging
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.files import output_file
 from anchor_interp._util.schema import to_dict
 from anchor_interp.cli.options import PLAIN, Device, Outputs, RunName
 from anchor_interp.runs.config import read_task, run_id
@@ -15,6 +16,25 @@ from anchor_interp.tasks.rules import require_anchors
 
 _LOGGER = logging.getLogger(__name__)
 _EDGES = 8  # most edges of a circuit that are named
+
+
+def ask(
+    *runs: Annotated[RunName, Parameter(required=True)],
+    out: Path = Path("ask.html"),
+    output: Outputs = PLAIN,
+) -> None:
+    """Write one offline HTML page in which models answer any sequence that is picked there.
+
+    Args:
+        out: The page; an existing one is replaced.
+    """
+    from anchor_interp.analysis.asking import asked
+    from anchor_interp.pages.ask_page import write_ask
+    from anchor_interp.runs.run import load
+
+    output_file(out)  # before the maps of answers, which take seconds
+    models = asked({str(run): load(run) for run in runs})
+    output.show({"page": str(write_ask(models, out))}, f"page: {out}")
 
 
 def analyze(

@@ -89,7 +89,7 @@ def command_line(arguments: Sequence[str] = ("train",)) -> App:
     is_train = arguments and arguments[0] == "train"
     commands: list[Callable[..., int | None]] = [
         quickstart, runs.train_with_flags(arguments[1:]) if is_train else runs.train,
-        runs.evaluate, runs.export, runs.report, inside.analyze, inside.verdict,
+        runs.evaluate, runs.export, runs.report, inside.ask, inside.analyze, inside.verdict,
         sweeps.sweep, sweeps.status, sweeps.table, sweeps.diagram, sweeps.effect,
         runs.presets, doctor, completion,
     ]  # fmt: skip

@@ -38,7 +38,8 @@ def quickstart(
         seed: Seed of every run.
     """
     runs = train_phases(out, seed=seed, workers=workers, device=device, quiet=output.quiet)
-    written = {"picture": str(out / "answers.png"), "report": str(out / "report.html")}
+    files = {"picture": "answers.png", "report": "report.html", "ask": "ask.html"}
+    written = {what: str(out / file) for what, file in files.items()}
     if not output.json:
         print_table(runs)
     measured = {name: facts(run, run.evaluation) for name, run in runs.items()}
@@ -50,14 +51,17 @@ def train_phases(
 ) -> "dict[str, Run]":
     """Train or resume the runs of :data:`anchor_interp.runs.presets.QUICKSTART` side by side.
 
-    If one fails, the others finish first and are kept. Draws ``answers.png`` and ``report.html``.
+    If one fails, the others finish first and are kept. Writes ``answers.png``, ``report.html``
+    and ``ask.html``.
     """
     configs = {name: override(config, seed=seed) for name, config in QUICKSTART.items()}
     output_folder(out, "the quickstart", "run", "sweep")
     from anchor_interp._util.progress import reporting
+    from anchor_interp.analysis.asking import asked
     from anchor_interp.analysis.findings import gather
     from anchor_interp.behaviour.answers import answer_map
     from anchor_interp.pages.answer_figures import answer_maps
+    from anchor_interp.pages.ask_page import write_ask
     from anchor_interp.pages.report import write_report
     from anchor_interp.pages.style import save
     from anchor_interp.runs.run import load
@@ -78,7 +82,9 @@ def train_phases(
         for letter, run in zip(LETTERS, runs.values(), strict=True)
     }
     save(answer_maps(maps, columns=1, width=4.0), out / "answers.png")
-    write_report(gather([out / name for name in configs]), out / "report.html")
+    named = zip(LETTERS, runs.values(), strict=True)
+    write_ask(asked({f"{letter}: {run.phase}": run for letter, run in named}), out / "ask.html")
+    write_report(gather([out / name for name in configs]), out / "report.html", ask="ask.html")
     return runs
 
 

@@ -23,8 +23,8 @@ _OWN = {
     EXCEPTION: "#7B4F9D",
 }
 _BORROWED = ("#07B", "#FA8", "#C7A", "#880", "#B22", "#77C", "#E90", "#FE4", "#A52")
-_ANOTHER, _REST = "another function", {"another function": "#A9A9C9", NONE: "#88888830"}
-_WORDS = {RULE: "the rule", OTHER_ORDER: "the target of the other order",
+ANOTHER, _REST = "another function", {"another function": "#A9A9C9", NONE: "#88888830"}
+WORDS = {RULE: "the rule", OTHER_ORDER: "the target of the other order",
           EXCEPTION: "its exception", NONE: "no seen pair's function, nor the rule"}  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def answer_maps(
         for title, one in maps.items()
         for index, pair in enumerate(str(pair).replace(" ", "\xa0") for pair in one.pairs)
     ]
-    colours = _colours(maps.values())
+    colours = colours_of(maps.values())
     most = max(len(one.pairs) for one in maps.values())
     columns = min(len(panels), columns or (most if most > 1 else 3))
     n_rows = -(-len(panels) // columns)
@@ -58,7 +58,7 @@ def answer_maps(
         for each, (title, one, index) in zip(axes.flat, panels, strict=False):
             holding = one.holding[index].T  # [position key]
             first, last = int(one.keys[0]), int(one.keys[-1])
-            palette = ListedColormap([colours.get(n, colours[_ANOTHER]) for n in one.functions])
+            palette = ListedColormap([colours.get(n, colours[ANOTHER]) for n in one.functions])
             each.imshow(
                 holding, cmap=palette, vmin=-0.5, vmax=len(one.functions) - 0.5, aspect="auto",
                 interpolation="nearest",
@@ -67,7 +67,7 @@ def answer_maps(
             each.set_title(textwrap.fill(title, round(10 * width)))
             each.set_yticks(range(0, len(holding), 2))
             names = {one.functions[i] for i in np.unique(holding)}
-            held |= {name if name in colours else _ANOTHER for name in names}
+            held |= {name if name in colours else ANOTHER for name in names}
         for each in axes.flat[max(0, len(panels) - columns) : len(panels)]:
             each.set_xlabel("key x")
             each.tick_params(labelbottom=True)
@@ -75,14 +75,14 @@ def answer_maps(
         shown = {name: tint for name, tint in colours.items() if name in held}
         beside = min(len(shown), int(width * columns // 1.7))
         figure.legend(
-            handles=[Patch(color=c, label=_WORDS.get(name, name)) for name, c in shown.items()],
+            handles=[Patch(color=c, label=WORDS.get(name, name)) for name, c in shown.items()],
             loc="outside lower center", ncols=beside, frameon=False, fontsize=9,
             columnspacing=1.2, handletextpad=0.4,
         )  # fmt: skip
     return figure
 
 
-def _colours(maps: Iterable[AnswerMap]) -> dict[str, str]:
+def colours_of(maps: Iterable[AnswerMap]) -> dict[str, str]:
     """The colour of each function, by its place in the task; of too many, the most frequent."""
     total = Counter[str]()
     for one in maps:

@@ -30,10 +30,15 @@ if TYPE_CHECKING:
 
 
 def write_report(
-    runs: Sequence["Findings"], out: str | Path, *, pictures: Path | None = None
+    runs: Sequence["Findings"],
+    out: str | Path,
+    *,
+    pictures: Path | None = None,
+    ask: str = "",
 ) -> list[Path]:
     """Write the page, and every figure as PNG and SVG if there is a folder for ``pictures``.
 
+    ``ask`` is the address of a page that lets the models answer, to link.
     Returns the files, the page first; StoreError if one cannot be written or belongs to a run.
     """
     out = checked_path(out, "out")
@@ -42,7 +47,7 @@ def write_report(
         raise ConfigError("there is no run to report on; expected at least one")
     if pictures is not None:
         output_file(output_folder(pictures, "the pictures") / "any.png")
-    page = render(runs)
+    page = render(runs, ask)
     written = []
     if pictures is not None:
         if len(runs) > 1:
@@ -56,7 +61,7 @@ def write_report(
     return [out, *written]
 
 
-def render(runs: Sequence["Findings"]) -> str:
+def render(runs: Sequence["Findings"], ask: str = "") -> str:
     """The page as HTML."""
     colours = _colours(runs)
     coloured = zip(runs, colours, strict=True)
@@ -67,6 +72,7 @@ def render(runs: Sequence["Findings"]) -> str:
         [view for run in shown for _, views in run["attention"] for view in views],
         title=f"What {runs[0].name} learned" if len(runs) == 1 else "What each model learned",
         runs=shown,
+        ask=ask,
         differences=differences([run.config for run in runs]),
         comparable=comparable(runs),
         compared=_compared(runs, colours),
