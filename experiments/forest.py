@@ -29,25 +29,23 @@ _OURS = Line2D(
 
 
 def forests(judged: Mapping[str, Judgement]) -> dict[str, Panels]:
-    """The forest plots by name: anchor tasks, realistic tasks, and what the README names."""
-    named = set(re.findall(r"docs/claims\.md#([\w-]+)", README.read_text(encoding="utf-8")))
+    """The forest plots by name: anchor tasks, and realistic ones."""
 
-    def plot(titles: Sequence[str], shown: Callable[[str, Claim], bool]) -> Panels:
+    def plot(titles: Sequence[str], shown: Callable[[str], bool]) -> Panels:
         """A column for each title, with as many claims."""
         claims = [
             (_heading(name, script.__doc__ or ""), claim)
             for name, script in scripts().items()
             for claim in claims_of(script)
-            if shown(name, claim) and _is_drawn(claim, judged)
+            if shown(name) and _is_drawn(claim, judged)
         ]
         most = -(-len(claims) // len(titles))
         columns = [claims[most * number :][:most] for number in range(len(titles))]
         return [[(title, forest(c, judged)) for title, c in zip(titles, columns, strict=True)]]
 
     return {
-        "forest_anchors": plot(("anchor tasks", ""), lambda name, _: not name.endswith(REALISTIC)),
-        "forest_realistic": plot(("realistic tasks", ""), lambda name, _: name.endswith(REALISTIC)),
-        "forest_readme": plot(("the claims named here",), lambda _, claim: claim.name in named),
+        "forest_anchors": plot(("anchor tasks", ""), lambda name: not name.endswith(REALISTIC)),
+        "forest_realistic": plot(("realistic tasks", ""), lambda name: name.endswith(REALISTIC)),
     }
 
 
