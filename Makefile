@@ -55,7 +55,7 @@ slow-tests:
 
 fast-tests:
 	$(BIN)/pytest -m "not slow" $(PYTEST_FLAGS) $(SPREAD) \
-		$(addprefix tests/,util tasks models runs interventions analysis pages papers)
+		$(addprefix tests/,util tasks realistic models behaviour runs interventions analysis pages papers)
 
 newest-lens: $(VENV)/.installed-dev # laid over the environment, which keeps version 3.9
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --upgrade --target $(VENV)/lens-4 'transformer-lens>=4,<5'

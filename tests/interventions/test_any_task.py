@@ -21,6 +21,7 @@ from torch import Tensor
 import anchor_interp as ai
 from anchor_interp._util.schema import to_dict
 from anchor_interp.analysis.circuits import Circuit, score_circuit
+from anchor_interp.analysis.logit_attribution import logit_lens
 from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.analysis.probes import aligned_examples, find_twins
 from anchor_interp.analysis.rivals import compare_circuit
@@ -29,6 +30,7 @@ from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.interventions.interchange import _Exchange, random_subspace
 from anchor_interp.interventions.masks import no_edges
 from anchor_interp.interventions.patching import PatchResult
+from anchor_interp.interventions.sites import position_mask
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.pages.analysis_page import render_analysis, write_analysis
@@ -643,6 +645,9 @@ def test_what_takes_one_answer_refuses_several() -> None:
         lambda: EdgeAblation(model, twice, "zero"),
         lambda: InterchangePairs(twice, twice, np.arange(3)).to_frame(),
         lambda: ai.attribute_logits(model, twice),
+        lambda: logit_lens(model, twice),
+        lambda: ai.attribute_logits(model, twice, [[7], [9], [3]]),
+        lambda: EdgeAblation(model, ai.Examples(twice.tokens, at=[[2, 5]] * 3)),
         twice.dataset,
     ):
         with pytest.raises(ai.ConfigError, match=r"2 answers each; expected one here|'last' is at"):
@@ -651,7 +656,18 @@ def test_what_takes_one_answer_refuses_several() -> None:
         ai.Examples(twice.tokens, TWICE["answers"], [1, 2, 3], at=PLACES_OF_ANSWERS)
     assert repr(twice[1:]).startswith("Examples: 2 of 7 tokens")
     assert twice.to_frame()["answer"].tolist() == ["7 8", "9 9", "3 4"]
-    assert ai.last_logits(model, twice).shape == (3, 2, 120)
+    every = ai.last_logits(model, twice)
+    assert every.shape == (3, 2, 120)
+    torch.testing.assert_close(ai.last_logits(lambda tokens: model(tokens), twice), every)
+
+
+def test_no_mask_hides_a_place_where_one_of_several_answers_is_read() -> None:
+    model, twice = random_model(), answered_twice(0)
+    with pytest.raises(ai.ConfigError, match="no attention mask hides"):
+        with ai.mask_position(model, twice, [2, 1, 0]):
+            pass
+    noise = position_mask(twice, "noise")
+    assert not noise[np.arange(3)[:, None], PLACES_OF_ANSWERS].any()
 
 
 def test_edges_of_the_mean_are_the_mean_of_the_edges_of_each_answer() -> None:

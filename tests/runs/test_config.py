@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_tasks import tasks
 
+from anchor_interp._util import schema
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import (
     bounded,
@@ -248,3 +249,9 @@ def test_check_fields_covers_nested_containers() -> None:
     for build, message in wrong:
         with pytest.raises(ConfigError, match=message):
             build()
+
+
+def test_the_order_of_types_is_that_of_the_hint() -> None:
+    """``int | float`` equals ``float | int``, and is hashed alike."""
+    found = [schema._conform(3, hint, "n") for hint in (int | float, float | int)]
+    assert [type(each) for each in found] == [int, float]

@@ -72,6 +72,17 @@ def test_a_model_of_hugging_face_is_evaluated() -> None:
     assert ai.classify(found) == "undertrained"
 
 
+def test_padding_before_a_text_moves_no_position_of_a_called_model() -> None:
+    model = own_modules.gpt2().eval()
+    short = torch.arange(6).view(2, 3)
+    padded = np.hstack([np.zeros((2, 2), int), short.numpy()])
+    mask = np.array([[0, 0, 1, 1, 1]] * 2)
+    found = ai.last_logits(model, ai.Examples(padded, attention_mask=mask))
+    torch.testing.assert_close(found, model(short).logits[:, -1].detach(), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ai.ConfigError, match="takes no position_ids"):
+        ai.last_logits(lambda t, attention_mask: model(t), ai.Examples(padded, attention_mask=mask))
+
+
 @only_4
 @pytest.mark.filterwarnings("ignore")
 def test_a_bridge_answers_as_the_model_that_it_wraps() -> None:

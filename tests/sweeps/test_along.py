@@ -14,6 +14,7 @@ import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.runs.run import Run
+from anchor_interp.sweeps.along import _named
 from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.spec import Grid, Sweep
 
@@ -42,6 +43,23 @@ def of_subject(subject: Subject) -> Numbers:
     assert subject.initial is not None
     assert subject.trained_on is not None
     return Numbers(len(subject.trained_on), subject.model.W_E.norm().item())
+
+
+@torch.no_grad()
+def under_a_decorator(model: Any) -> float:
+    norm: float = model.W_E.norm().item()
+    return norm
+
+
+def of_a_model_called_subject(model: Any) -> float:
+    norm: float = model.W_E.norm().item()
+    return norm
+
+
+class Probe:
+    def measure(self, model: Any) -> float:
+        norm: float = model.W_E.norm().item()
+        return norm
 
 
 @pytest.fixture
@@ -148,3 +166,20 @@ def test_wrong_arguments_are_refused(swept: SweepFolder, finished_run: Run) -> N
         ai.along(swept, lambda _: 1.0)
     with pytest.raises(StoreError, match="is not a sweep folder"):
         ai.along(swept.path / "nowhere", embedding_norm)
+
+
+def test_what_is_kept_belongs_to_one_function(swept: SweepFolder) -> None:
+    """A decorated function is known by its own file; the model is given whatever the name ends in."""
+    named = _named(under_a_decorator, "under_a_decorator", subject=False)
+    assert named.version == _named(embedding_norm, "embedding_norm", subject=False).version
+    of_a_model_called_subject.__qualname__ = "of_a_model_called_subject"
+    found = ai.along(swept, of_a_model_called_subject, quiet=True).to_frame()
+    assert found["value"].notna().all()
+    with pytest.raises(ConfigError, match="expected a function at the top of a file"):
+        ai.along(swept, Probe().measure)
+
+
+def test_a_number_takes_the_place_of_no_column(finished_run: Run) -> None:
+    found = ai.along(finished_run, lambda _: {"step": 1.0}).to_frame()
+    assert found["step"].tolist() == list(finished_run.steps)
+    assert found["reason"].str.contains("called step, a column of every table").all()

@@ -18,6 +18,7 @@ from anchor_interp._util.rounding import decimal
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.runs.config import override, run_id
 from anchor_interp.runs.presets import preset
+from anchor_interp.sweeps import spec
 from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.spec import (
     SWEEPS,
@@ -228,6 +229,12 @@ def test_a_merged_name_may_be_given_again(tmp_path: Path) -> None:
         (0.002, 300),
         (0.003, 300),
     ]
+
+
+def test_what_was_merged_may_be_merged_again(tmp_path: Path) -> None:
+    path = tmp_path / "some.yaml"
+    path.write_text("base: &a {x: 1}\nlist: [&b {<<: *a, x: 2}]\nc: {<<: *b, y: 1}\n")
+    assert yaml.load(path.read_text(), spec.Loader)["c"] == {"x": 2, "y": 1}
 
 
 @pytest.mark.parametrize("text", ["!!map foo", "0x_", "0b_"])

@@ -260,16 +260,19 @@ def _within(value: Any, where: str, bounds: Mapping[str, Any]) -> Any:
 
 
 @functools.cache
-def _options(hint: Any) -> list[tuple[Any, Any, tuple[Any, ...]]]:
-    """The types that a value may have, each with its origin and arguments."""
+def _options(hint: Any, among: tuple[Any, ...]) -> list[tuple[Any, Any, tuple[Any, ...]]]:
+    """The types that a value may have, each with its origin and arguments.
+
+    ``among`` are the hint's own arguments: ``int | float`` equals ``float | int``.
+    """
     is_union = typing.get_origin(hint) in (Union, types.UnionType)
-    options = typing.get_args(hint) if is_union else (hint,)
+    options = among if is_union else (hint,)
     return [(option, typing.get_origin(option), typing.get_args(option)) for option in options]
 
 
 def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
     """The value as its type wants it; ``build`` makes dataclasses of JSON objects."""
-    options = _options(hint)
+    options = _options(hint, typing.get_args(hint))
     classes = [option for option, _, _ in options if build and dataclasses.is_dataclass(option)]
     if classes and not (value is None and any(option is type(None) for option, _, _ in options)):
         return _built(value, classes, where)

@@ -142,7 +142,7 @@ def attribute_logits(
 
 def _read(activation: Tensor, inputs: Inputs) -> Tensor:
     """An activation where each of the inputs is answered."""
-    at = inputs.at if isinstance(inputs, Examples) else -1
+    at = inputs.single().at if isinstance(inputs, Examples) else -1
     return at_least_float32(activation[np.arange(len(activation)), at])
 
 

@@ -162,7 +162,7 @@ class EdgeAblation(Readable):
         self.model = model
         self.rows = finite_rows(model, examples)
         self.tokens = self.rows.tokens
-        self.at = int(examples.at[0])
+        self.at = int(examples.single().at[0])
         self._examples, self.roles = examples, examples.names
         self.reachable: Bool[np.ndarray, "*edge"]
         self.graph = ResidualGraph.of(model) if residual else None

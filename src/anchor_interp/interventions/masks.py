@@ -107,7 +107,8 @@ def token_edges(
     hidden: Bool[np.ndarray, "n pos"] = given if is_mask else position_mask(examples, given)
     if hidden.shape != examples.tokens.shape:
         raise ConfigError(f"positions is {hidden.shape}; expected {examples.tokens.shape}")
-    read = position_mask(examples, "last")
+    read = np.zeros(hidden.shape, np.bool_)
+    read[np.arange(len(read))[:, None], examples.each_at] = True
     bare = (hidden & read).any(1)
     if bare.any():
         kept = f"leave these out: examples[examples.positions({shown(positions)}) < examples.at]"

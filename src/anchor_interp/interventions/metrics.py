@@ -123,7 +123,8 @@ class _Logits(Tensor):
     __torch_function__: Any = torch._C._disabled_torch_function_impl
 
     def __getitem__(self, index: Any) -> Tensor:
-        if isinstance(index, tuple) and any(isinstance(i, int) and i == -1 for i in index):
+        last = isinstance(index, tuple) and any(isinstance(i, int) and i == -1 for i in index)
+        if last and self.ndim == 2:
             raise IndexError("[:, -1] reads the last token of the vocabulary, not a position")
         return super().__getitem__(index)
 

@@ -165,7 +165,9 @@ def position_mask(examples: Examples, position: Position | Integers) -> Bool[np.
     chosen: Bool[np.ndarray, "n pos"] = np.ones(examples.tokens.shape, np.bool_)
     column = np.arange(chosen.shape[1])
     if isinstance(position, str) and position in ("noise", "other"):
-        named = [column == where[:, None] for where in (examples.at, *examples.places.values())]
+        named = [
+            column == where[:, None] for where in (*examples.each_at.T, *examples.places.values())
+        ]
         chosen = examples.inside & ~np.logical_or.reduce(named)
     elif not isinstance(position, str) or position != "all":
         chosen = column == examples.positions(position)[:, None]

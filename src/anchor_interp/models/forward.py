@@ -14,6 +14,7 @@ code that a user put into the model: :func:`takes_fast_path` tells where it may 
 """
 
 import copy
+import inspect
 import math
 from typing import Any, cast
 
@@ -80,17 +81,26 @@ def called_logits(model: Any, examples: Examples) -> Float[Tensor, "batch *k d_v
     for start in range(0, len(examples), _CALLED):
         part = examples[start : start + _CALLED]
         tokens, mask = torch.from_numpy(part.tokens.astype(np.int64)).to(on), part.attention_mask
-        masked = {} if mask is None else {"attention_mask": torch.from_numpy(mask).to(tokens)}
+        masked = {} if mask is None else _masked(model, torch.from_numpy(mask).to(tokens))
         with raising(ConfigError, "the model refuses the tokens: ", of=IndexError):
             out = model(tokens, **masked)
         logits = getattr(out, "logits", out)
         if tuple(getattr(logits, "shape", ()))[:-1] != tokens.shape:
             expected = f"expected logits {(*tokens.shape, 'd_vocab')}"
             raise ConfigError(f"the model gives {shown(logits)}; {expected}")
-        at = torch.from_numpy(part.at)
-        rows = torch.arange(len(tokens), device=at.device).view(-1, *[1] * (at.ndim - 1))
-        found.append(logits[rows, at])
+        at = torch.from_numpy(part.each_at)
+        read = logits[torch.arange(len(tokens), device=at.device)[:, None], at]
+        found.append(read[:, 0] if at.shape[1] == 1 else read)
     return torch.cat(found)
+
+
+def _masked(model: Any, mask: Int[Tensor, "batch pos"]) -> dict[str, Tensor]:
+    """What a called model gets beside its tokens; padding before a text moves no position."""
+    if bool(mask[:, 0].all()):
+        return {"attention_mask": mask}
+    if "position_ids" not in inspect.signature(getattr(model, "forward", model)).parameters:
+        raise ConfigError("the model takes no position_ids; expected padding behind each text")
+    return {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
 
 
 def answer_logits(model: HookedTransformer, rows: Rows) -> Float[Tensor, "batch *k d_vocab"]:

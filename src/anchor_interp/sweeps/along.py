@@ -72,11 +72,17 @@ def along(
         found = [({"step": step}, _taken(source, step, measure, subject)) for step in source.steps]
         return Along(name, _table(found))
     folder = source if isinstance(source, SweepFolder) else sweep_folder(source)
-    return Along(name, _table(_over(folder, measure, _named(measure, name, subject), quiet)))
+    return Along(
+        name, _table(_over(folder, measure, _named(measure, name, subject), subject, quiet))
+    )
 
 
 def _over(
-    folder: SweepFolder, measure: Callable[[Any], Any], named: Measure, quiet: bool
+    folder: SweepFolder,
+    measure: Callable[[Any], Any],
+    named: Measure,
+    subject: bool,
+    quiet: bool,
 ) -> Iterator[tuple[dict[str, Any], Values | str]]:
     """The values of all finished runs; each that is new is kept."""
     done = [name for name, state in folder.states(folder.spec().configs()).items()
@@ -87,7 +93,7 @@ def _over(
             for step in run.steps:
                 values = kept(folder.runs / name, named, step)
                 if values is None:
-                    values = _taken(run, step, measure, named.name.endswith("subject"))
+                    values = _taken(run, step, measure, subject)
                     if not isinstance(values, str):
                         keep(run.at(step), named, values)
                 yield {"run_id": name, "step": step}, values
@@ -97,10 +103,11 @@ def _over(
 def _named(measure: Callable[[Any], Any], name: str, subject: bool) -> Measure:
     """What runs keep the values under."""
     try:
-        file = Path(inspect.getfile(measure))  # TypeError if it has none
-        if "<" in name:
+        inner = inspect.unwrap(measure)
+        file = Path(inspect.getfile(inner))  # TypeError if it has none
+        if "<" in name or hasattr(measure, "__self__"):
             raise TypeError
-        text = file.read_text("utf-8") if file.exists() else inspect.getsource(measure)
+        text = file.read_text("utf-8") if file.exists() else inspect.getsource(inner)
     except (TypeError, OSError):
         expected = "expected a function at the top of a file, whose name tells runs what they keep"
         raise ConfigError(f"measure is {shown(measure)}; {expected}") from None
@@ -127,6 +134,8 @@ def _numbers(value: Any) -> Values:
     if not named:
         raise ConfigError(f"it returned {shown(value)}; expected numbers")
     numbers = {str(name): float(number) for name, number in named.items()}
+    if taken := sorted(numbers.keys() & {"run_id", "step", "reason"}):
+        raise ConfigError(f"it returned a number called {taken[0]}, a column of every table")
     return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
 
 

@@ -145,7 +145,7 @@ def _fork(setup: dict[str, Any], jobs: int, reports: int) -> int:
         work(**setup, reports=reports, parent=server)
         code = 0
     except SystemExit as error:
-        code = error.code
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:
         traceback.print_exc()
     finally:

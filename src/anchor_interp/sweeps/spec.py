@@ -75,17 +75,22 @@ class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mis
 
     yaml_implicit_resolvers: Any = _resolvers(yaml.SafeLoader.yaml_implicit_resolvers)
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        """The names and values of an object."""
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._checked: set[int] = set()
+
+    def flatten_mapping(self, node: Any) -> None:
+        """Look at the names of an object once, before it takes those that it merges."""
+        names = () if id(node) in self._checked else [name for name, _ in node.value]
+        self._checked.add(id(node))
         texts: set[str] = set()
-        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
-        for name in (n for n, _ in pairs if n.tag != f"{_TAG}merge"):
+        for name in (n for n in names if n.tag != f"{_TAG}merge"):
             text = str(self.construct_object(name, deep=True))
             if text in texts:
                 twice = f"the name {shown(text)} occurs twice in one object; keep one"
                 raise yaml.constructor.ConstructorError(None, None, twice, name.start_mark)
             texts.add(text)
-        return super().construct_mapping(node, deep)
+        super().flatten_mapping(node)
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]

@@ -206,6 +206,11 @@ class Examples(Readable):
         """The wrong answers; ConfigError if there are several each."""
         return None if self.each_wrong is None else self._single(self.each_wrong)
 
+    def single(self) -> "Examples":
+        """These examples; ConfigError if there are several answers each."""
+        self._single(self.each_at)
+        return self
+
     def _single(self, answers: Int64[np.ndarray, "n k"]) -> Int64[np.ndarray, " n"]:
         if (k := answers.shape[1]) > 1:
             text = f"the examples have {k} answers each; expected one here"
