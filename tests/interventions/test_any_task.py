@@ -646,7 +646,7 @@ def test_what_takes_one_answer_refuses_several() -> None:
         lambda: InterchangePairs(twice, twice, np.arange(3)).to_frame(),
         lambda: ai.attribute_logits(model, twice),
         lambda: logit_lens(model, twice),
-        lambda: ai.attribute_logits(model, twice, [[7], [9], [3]]),
+        lambda: ai.attribute_logits(model, twice, np.array([[7], [9], [3]])),
         lambda: EdgeAblation(model, ai.Examples(twice.tokens, at=[[2, 5]] * 3)),
         twice.dataset,
     ):
@@ -663,9 +663,11 @@ def test_what_takes_one_answer_refuses_several() -> None:
 
 def test_no_mask_hides_a_place_where_one_of_several_answers_is_read() -> None:
     model, twice = random_model(), answered_twice(0)
-    with pytest.raises(ai.ConfigError, match="no attention mask hides"):
-        with ai.mask_position(model, twice, [2, 1, 0]):
-            pass
+    with (
+        pytest.raises(ai.ConfigError, match="no attention mask hides"),
+        ai.mask_position(model, twice, [2, 1, 0]),
+    ):
+        pass
     noise = position_mask(twice, "noise")
     assert not noise[np.arange(3)[:, None], PLACES_OF_ANSWERS].any()
 

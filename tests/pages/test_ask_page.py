@@ -114,6 +114,7 @@ def test_several_heads_biases_and_gelu_are_computed(calculator: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # on a busy machine
 @pytest.mark.parametrize("digits", ["stored", "trained"])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_browser_answers_2000_sequences(calculator: Any, name: str, digits: str) -> None:

@@ -80,7 +80,7 @@ def test_padding_before_a_text_moves_no_position_of_a_called_model() -> None:
     found = ai.last_logits(model, ai.Examples(padded, attention_mask=mask))
     torch.testing.assert_close(found, model(short).logits[:, -1].detach(), rtol=1e-4, atol=1e-5)
     with pytest.raises(ai.ConfigError, match="takes no position_ids"):
-        ai.last_logits(lambda t, attention_mask: model(t), ai.Examples(padded, attention_mask=mask))
+        ai.last_logits(lambda t, **_: model(t), ai.Examples(padded, attention_mask=mask))
 
 
 @only_4

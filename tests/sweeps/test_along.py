@@ -169,7 +169,7 @@ def test_wrong_arguments_are_refused(swept: SweepFolder, finished_run: Run) -> N
 
 
 def test_what_is_kept_belongs_to_one_function(swept: SweepFolder) -> None:
-    """A decorated function is known by its own file; the model is given whatever the name ends in."""
+    """A decorated function is known by its own file; a name decides nothing."""
     named = _named(under_a_decorator, "under_a_decorator", subject=False)
     assert named.version == _named(embedding_norm, "embedding_norm", subject=False).version
     of_a_model_called_subject.__qualname__ = "of_a_model_called_subject"

@@ -79,13 +79,13 @@ def shape_of(model: HookedTransformer, config: ModelConfig) -> dict[str, Any]:
 def weights_to_send(model: HookedTransformer, task: AnchorTask) -> dict[str, np.ndarray]:
     """A model's weights, in half precision if that keeps its logits (:data:`HALF`)."""
     sequences = sample(task, "ood" if task.unseen else "id", 500, seed=0)
-    rounded, dtype = copy.deepcopy(model), np.float32
+    rounded, dtype = copy.deepcopy(model), "float32"
     with torch.no_grad():
         for weight in rounded.parameters():
             weight.copy_(weight.half())
         if all(bool(weight.isfinite().all()) for weight in rounded.parameters()):
             change = last_logits(rounded, sequences) - last_logits(model, sequences)
-            dtype = np.float16 if change.abs().max() <= HALF else np.float32
+            dtype = "float16" if change.abs().max() <= HALF else "float32"
     return {
         name: value.detach().cpu().numpy().astype(dtype)
         for name, value in model.state_dict().items()

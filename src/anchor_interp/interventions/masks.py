@@ -108,8 +108,8 @@ def token_edges(
     if hidden.shape != examples.tokens.shape:
         raise ConfigError(f"positions is {hidden.shape}; expected {examples.tokens.shape}")
     read = np.zeros(hidden.shape, np.bool_)
-    read[np.arange(len(read))[:, None], examples.each_at] = True
-    bare = (hidden & read).any(1)
+    read[np.arange(len(examples))[:, None], examples.each_at] = True
+    bare: Any = (hidden & read).any(1)
     if bare.any():
         kept = f"leave these out: examples[examples.positions({shown(positions)}) < examples.at]"
         kept = "hide positions before it" if is_mask or bare.all() else kept
