@@ -12,11 +12,13 @@ import torch
 from refusals import assert_refused
 from scipy.stats import chi2
 from torch import nn
+from torch.nn.utils import prune
 
 import anchor_interp as ai
+from anchor_interp.models.complexity import main_numbers
 from anchor_interp.models.init import initialize
 from anchor_interp.models.networks import build_network
-from anchor_interp.models.parameters import decay_groups
+from anchor_interp.models.parameters import decay_groups, parameters
 from concepts import UNetConfig
 
 WIDTHS = {  # inputs of the matrices that do not have 64
@@ -315,7 +317,9 @@ def test_fused_matrices_are_split_or_said_to_be_whole() -> None:
     assert found[f"{attention}.q"].stable_rank > 5
     other = nn.ModuleDict({"Wqkv": nn.Linear(16, 48), "lstm": nn.LSTM(4, 4)})
     whole = ai.complexity(other)
-    assert whole.to_frame()["depends_on"].tolist() == ["fused: q, k and v in one matrix"]
+    assert whole.to_frame()["depends_on"].tolist() == [
+        "basis, dead heads; fused: q, k and v in one matrix"
+    ]
     assert whole.left_out == ("lstm.weight_ih_l0", "lstm.weight_hh_l0")
     with pytest.raises(
         ai.ConfigError, match=r"the LSTM has no known matrix; left out: .*weight_ih_l0"
@@ -332,6 +336,97 @@ def test_multihead_attention_is_split() -> None:
     assert found["self_attn.in_proj.v"] == pytest.approx(1)
     singular = np.linalg.svd(in_proj[:64].detach().numpy(), compute_uv=False)
     assert found["self_attn.in_proj.q"] == pytest.approx((singular**2).sum() / singular[0] ** 2)
+
+
+class Scaled(nn.Linear):
+    """A linear map with a parameter beside its weight."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.scale = nn.Parameter(torch.ones(4))
+
+
+class ScaledTable(nn.Embedding):
+    """An embedding with a parameter beside its weight."""
+
+    def __init__(self) -> None:
+        super().__init__(7, 4)
+        self.scale = nn.Parameter(torch.ones(4))
+
+
+class NormThenMix(nn.Module):
+    """A norm in its name, and more than a norm in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Parameter(torch.rand(4, 4))
+
+
+def pruned() -> nn.Module:
+    return prune.random_unstructured(nn.Linear(4, 4), "weight", 0.5)
+
+
+KINDS: dict[str, tuple[Callable[[], nn.Module], dict[str, str | None]]] = {
+    "weight norm of old": (lambda: nn.utils.weight_norm(nn.Linear(4, 4)),
+                           {"weight_g": None, "weight_v": None, "bias": "bias"}),
+    "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+                    {"parametrizations.weight.original0": None, "bias": "bias",
+                     "parametrizations.weight.original1": None}),
+    "spectral norm": (lambda: nn.utils.spectral_norm(nn.Conv1d(4, 4, 3)),
+                      {"weight_orig": None, "bias": "bias"}),
+    "pruning": (pruned, {"weight_orig": None, "bias": "bias"}),
+    "linear": (Scaled, {"weight": "matrix", "bias": "bias", "scale": None}),
+    "table": (ScaledTable, {"weight": "table", "scale": None}),
+    "norm": (NormThenMix, {"mix": None}),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("case", KINDS)
+def test_only_what_a_class_is_known_by_is_known(case: str) -> None:
+    make, expected = KINDS[case]
+    module = make()
+    assert {each.name: each.kind for each, *_ in parameters(module)} == expected
+    with pytest.raises(ai.ConfigError, match="no initialisation is defined for"):
+        initialize(module)
+    if "weight" in expected:
+        assert len(ai.complexity(module).matrices) == 1
+
+
+PLACES = {
+    "attn.to_q": "qk", "attn.wk": "qk", "attn.q_attn": "qk", "attention.self.query": "qk",
+    "attn.to_qkv": None, "attn.to_v": "vo", "attn.wo": "vo", "attn.to_out.0": "vo",
+    "attention.output.dense": "vo", "attn.gate": None, "attn_layers.0.mlp.fc1": "mlp",
+    "layer.0.output.dense": "mlp", "feed_forward.key": "mlp", "h.0.mlp.c_proj": "mlp",
+    "lm_head": "embed", "first": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_last_name_in_a_path_tells_the_group(place: str) -> None:
+    module: nn.Module = nn.Linear(4, 4)
+    for name in reversed(place.split(".")):
+        module = nn.ModuleDict({name: module})
+    assert {each.name: each.group for each, *_ in parameters(module)} == {
+        f"{place}.weight": PLACES[place],
+        f"{place}.bias": PLACES[place],
+    }
+
+
+def test_complexity_tells_what_it_left_out_and_what_depends_on_the_basis() -> None:
+    module = nn.ModuleDict({"qkv": nn.Linear(4, 12), "norm": nn.LayerNorm((2, 4))})
+    found = ai.complexity(module)
+    assert [one.basis_dependent for one in found.matrices] == [True]
+    assert found.left_out == ("norm.weight", "norm.bias")
+    more = nn.ModuleDict({"qkv": nn.Linear(4, 12), "other": nn.Linear(4, 4)})
+    with pytest.raises(ai.ConfigError, match="other is only in the model before training"):
+        ai.complexity(module, more)
+
+
+def test_queries_are_found_at_the_start_of_a_name() -> None:
+    module = nn.ModuleDict({"v_proj": nn.Linear(8, 8), "q_proj": nn.Linear(8, 8)})
+    alone = nn.ModuleDict({"q_proj": module["q_proj"]})
+    assert vars(main_numbers(module)) == vars(main_numbers(alone))
 
 
 def test_decay_groups_are_all_parameters_or_leave_out_norms_and_biases() -> None:
