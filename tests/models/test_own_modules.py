@@ -220,6 +220,12 @@ GIVEN: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "no d_in": (Own, {"rules": {"mix": "qk"}}, "the rule for mix is 'qk'; its d_in is unknown"),
     "no group": (own_modules.convolutional, {"gamma": ai.InitConfig(gamma_qk=0.4)},
                  "init.gamma_qk is 0.4; no parameter is known to be in the group qk: name them"),
+    "norm in a group": (own_modules.convolutional, {"gamma": ai.InitConfig(gamma_qk=0.4),
+                                                    "rules": {"1.weight": "qk"}},
+                        "the rule '1.weight': 'qk' changes nothing: 1.weight is a norm"),
+    "bias of no matrix": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+                          {"rules": {"*original?": 4}, "biases": "pytorch"},
+                          "biases is 'pytorch', and the inputs of the matrix of bias are unknown"),
     "scheme": (own_modules.encoder, {"gamma": ai.InitConfig(scheme="released")},
                "init.scheme is 'released'; expected 'paper': a TransformerEncoderLayer"),
     "rules": (own_modules.encoder, {"rules": ["*"]}, r"rules is \['\*'\]; expected a dict"),
@@ -427,6 +433,44 @@ def test_queries_are_found_at_the_start_of_a_name() -> None:
     module = nn.ModuleDict({"v_proj": nn.Linear(8, 8), "q_proj": nn.Linear(8, 8)})
     alone = nn.ModuleDict({"q_proj": module["q_proj"]})
     assert vars(main_numbers(module)) == vars(main_numbers(alone))
+
+
+def test_biases_are_drawn_as_their_matrices() -> None:
+    module = nn.ModuleDict({"q_proj": nn.Linear(4096, 500), "gate": nn.Linear(8, 500)})
+    init = ai.InitConfig(0.5, gamma_qk=0.9)
+    table = initialize(module, init, rules={"gate.weight": 64}, biases="weights")
+    part: Any
+    for part, std in ((module["q_proj"], 4096**-0.9), (module["gate"], 64**-0.5)):
+        assert_spread(part.bias.detach(), std)
+    assert dict(zip(table.name, table.d_in, strict=True))["gate.bias"] == 64
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_the_table_tells_the_inputs_that_counted(is_ours: bool) -> None:
+    module = ai.build_model(GPT2, ai.InitConfig(), seed=0) if is_ours else nn.Embedding(7, 5)
+    table = initialize(module, ai.InitConfig(embed_d_in="d_vocab"), overwrite=True)
+    tables = [name in ("weight", "embed.W_E", "pos_embed.W_pos") for name in table.name]
+    assert table.d_in[tables].tolist() == [shape[0] for shape in table["shape"][tables]]
+
+
+def test_rates_of_parts_do_not_depend_on_the_default_dtype() -> None:
+    one, other = own_modules.encoder(), own_modules.encoder()
+    init = ai.InitConfig(0.5, gamma_qk=0.9)
+    initialize(one, init)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        initialize(other, init)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(one.self_attn.in_proj_weight, other.self_attn.in_proj_weight)
+
+
+def test_a_tied_head_that_comes_first_keeps_the_padding() -> None:
+    module = nn.ModuleDict({"head": nn.Linear(5, 7), "table": nn.Embedding(7, 5, padding_idx=3)})
+    tied: Any = module
+    tied["head"].weight = tied["table"].weight
+    initialize(module)
+    assert tied["head"].weight.ne(0).any(1).tolist() == [row != 3 for row in range(7)]
 
 
 def test_decay_groups_are_all_parameters_or_leave_out_norms_and_biases() -> None:
