@@ -12,11 +12,13 @@ import torch
 from refusals import assert_refused
 from scipy.stats import chi2
 from torch import nn
+from torch.nn.utils import prune
 
 import anchor_interp as ai
+from anchor_interp.models.complexity import main_numbers
 from anchor_interp.models.init import initialize
 from anchor_interp.models.networks import build_network
-from anchor_interp.models.parameters import decay_groups
+from anchor_interp.models.parameters import decay_groups, parameters
 from concepts import UNetConfig
 
 WIDTHS = {  # inputs of the matrices that do not have 64
@@ -218,6 +220,12 @@ GIVEN: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "no d_in": (Own, {"rules": {"mix": "qk"}}, "the rule for mix is 'qk'; its d_in is unknown"),
     "no group": (own_modules.convolutional, {"gamma": ai.InitConfig(gamma_qk=0.4)},
                  "init.gamma_qk is 0.4; no parameter is known to be in the group qk: name them"),
+    "norm in a group": (own_modules.convolutional, {"gamma": ai.InitConfig(gamma_qk=0.4),
+                                                    "rules": {"1.weight": "qk"}},
+                        "the rule '1.weight': 'qk' changes nothing: 1.weight is a norm"),
+    "bias of no matrix": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+                          {"rules": {"*original?": 4}, "biases": "pytorch"},
+                          "biases is 'pytorch', and the inputs of the matrix of bias are unknown"),
     "scheme": (own_modules.encoder, {"gamma": ai.InitConfig(scheme="released")},
                "init.scheme is 'released'; expected 'paper': a TransformerEncoderLayer"),
     "rules": (own_modules.encoder, {"rules": ["*"]}, r"rules is \['\*'\]; expected a dict"),
@@ -315,7 +323,9 @@ def test_fused_matrices_are_split_or_said_to_be_whole() -> None:
     assert found[f"{attention}.q"].stable_rank > 5
     other = nn.ModuleDict({"Wqkv": nn.Linear(16, 48), "lstm": nn.LSTM(4, 4)})
     whole = ai.complexity(other)
-    assert whole.to_frame()["depends_on"].tolist() == ["fused: q, k and v in one matrix"]
+    assert whole.to_frame()["depends_on"].tolist() == [
+        "basis, dead heads; fused: q, k and v in one matrix"
+    ]
     assert whole.left_out == ("lstm.weight_ih_l0", "lstm.weight_hh_l0")
     with pytest.raises(
         ai.ConfigError, match=r"the LSTM has no known matrix; left out: .*weight_ih_l0"
@@ -332,6 +342,135 @@ def test_multihead_attention_is_split() -> None:
     assert found["self_attn.in_proj.v"] == pytest.approx(1)
     singular = np.linalg.svd(in_proj[:64].detach().numpy(), compute_uv=False)
     assert found["self_attn.in_proj.q"] == pytest.approx((singular**2).sum() / singular[0] ** 2)
+
+
+class Scaled(nn.Linear):
+    """A linear map with a parameter beside its weight."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.scale = nn.Parameter(torch.ones(4))
+
+
+class ScaledTable(nn.Embedding):
+    """An embedding with a parameter beside its weight."""
+
+    def __init__(self) -> None:
+        super().__init__(7, 4)
+        self.scale = nn.Parameter(torch.ones(4))
+
+
+class NormThenMix(nn.Module):
+    """A norm in its name, and more than a norm in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Parameter(torch.rand(4, 4))
+
+
+def pruned() -> nn.Module:
+    return prune.random_unstructured(nn.Linear(4, 4), "weight", 0.5)
+
+
+KINDS: dict[str, tuple[Callable[[], nn.Module], dict[str, str | None]]] = {
+    "weight norm of old": (lambda: nn.utils.weight_norm(nn.Linear(4, 4)),
+                           {"weight_g": None, "weight_v": None, "bias": "bias"}),
+    "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+                    {"parametrizations.weight.original0": None, "bias": "bias",
+                     "parametrizations.weight.original1": None}),
+    "spectral norm": (lambda: nn.utils.spectral_norm(nn.Conv1d(4, 4, 3)),
+                      {"weight_orig": None, "bias": "bias"}),
+    "pruning": (pruned, {"weight_orig": None, "bias": "bias"}),
+    "linear": (Scaled, {"weight": "matrix", "bias": "bias", "scale": None}),
+    "table": (ScaledTable, {"weight": "table", "scale": None}),
+    "norm": (NormThenMix, {"mix": None}),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("case", KINDS)
+def test_only_what_a_class_is_known_by_is_known(case: str) -> None:
+    make, expected = KINDS[case]
+    module = make()
+    assert {each.name: each.kind for each, *_ in parameters(module)} == expected
+    with pytest.raises(ai.ConfigError, match="no initialisation is defined for"):
+        initialize(module)
+    if "weight" in expected:
+        assert len(ai.complexity(module).matrices) == 1
+
+
+PLACES = {
+    "attn.to_q": "qk", "attn.wk": "qk", "attn.q_attn": "qk", "attention.self.query": "qk",
+    "attn.to_qkv": None, "attn.to_v": "vo", "attn.wo": "vo", "attn.to_out.0": "vo",
+    "attention.output.dense": "vo", "attn.gate": None, "attn_layers.0.mlp.fc1": "mlp",
+    "layer.0.output.dense": "mlp", "feed_forward.key": "mlp", "h.0.mlp.c_proj": "mlp",
+    "lm_head": "embed", "first": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_the_last_name_in_a_path_tells_the_group(place: str) -> None:
+    module: nn.Module = nn.Linear(4, 4)
+    for name in reversed(place.split(".")):
+        module = nn.ModuleDict({name: module})
+    assert {each.name: each.group for each, *_ in parameters(module)} == {
+        f"{place}.weight": PLACES[place],
+        f"{place}.bias": PLACES[place],
+    }
+
+
+def test_complexity_tells_what_it_left_out_and_what_depends_on_the_basis() -> None:
+    module = nn.ModuleDict({"qkv": nn.Linear(4, 12), "norm": nn.LayerNorm((2, 4))})
+    found = ai.complexity(module)
+    assert [one.basis_dependent for one in found.matrices] == [True]
+    assert found.left_out == ("norm.weight", "norm.bias")
+    more = nn.ModuleDict({"qkv": nn.Linear(4, 12), "other": nn.Linear(4, 4)})
+    with pytest.raises(ai.ConfigError, match="other is only in the model before training"):
+        ai.complexity(module, more)
+
+
+def test_queries_are_found_at_the_start_of_a_name() -> None:
+    module = nn.ModuleDict({"v_proj": nn.Linear(8, 8), "q_proj": nn.Linear(8, 8)})
+    alone = nn.ModuleDict({"q_proj": module["q_proj"]})
+    assert vars(main_numbers(module)) == vars(main_numbers(alone))
+
+
+def test_biases_are_drawn_as_their_matrices() -> None:
+    module = nn.ModuleDict({"q_proj": nn.Linear(4096, 500), "gate": nn.Linear(8, 500)})
+    init = ai.InitConfig(0.5, gamma_qk=0.9)
+    table = initialize(module, init, rules={"gate.weight": 64}, biases="weights")
+    part: Any
+    for part, std in ((module["q_proj"], 4096**-0.9), (module["gate"], 64**-0.5)):
+        assert_spread(part.bias.detach(), std)
+    assert dict(zip(table.name, table.d_in, strict=True))["gate.bias"] == 64
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_the_table_tells_the_inputs_that_counted(is_ours: bool) -> None:
+    module = ai.build_model(GPT2, ai.InitConfig(), seed=0) if is_ours else nn.Embedding(7, 5)
+    table = initialize(module, ai.InitConfig(embed_d_in="d_vocab"), overwrite=True)
+    tables = [name in ("weight", "embed.W_E", "pos_embed.W_pos") for name in table.name]
+    assert table.d_in[tables].tolist() == [shape[0] for shape in table["shape"][tables]]
+
+
+def test_rates_of_parts_do_not_depend_on_the_default_dtype() -> None:
+    one, other = own_modules.encoder(), own_modules.encoder()
+    init = ai.InitConfig(0.5, gamma_qk=0.9)
+    initialize(one, init)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        initialize(other, init)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(one.self_attn.in_proj_weight, other.self_attn.in_proj_weight)
+
+
+def test_a_tied_head_that_comes_first_keeps_the_padding() -> None:
+    module = nn.ModuleDict({"head": nn.Linear(5, 7), "table": nn.Embedding(7, 5, padding_idx=3)})
+    tied: Any = module
+    tied["head"].weight = tied["table"].weight
+    initialize(module)
+    assert tied["head"].weight.ne(0).any(1).tolist() == [row != 3 for row in range(7)]
 
 
 def test_decay_groups_are_all_parameters_or_leave_out_norms_and_biases() -> None:

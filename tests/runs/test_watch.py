@@ -132,7 +132,14 @@ def test_weight_measures_are_those_of_complexity() -> None:
         ai.weight_measures(module, "*.query")
 
 
-def trained(out: Path, *, steps: int = 6, resume: bool = False, **arguments: Any) -> Any:
+def trained(
+    out: Path,
+    *,
+    steps: int = 6,
+    resume: bool = False,
+    watched: tuple[str, ...] = ("*.attn.*",),
+    **arguments: Any,
+) -> Any:
     """A short watched run of GPT-2."""
     from transformers import Trainer, TrainingArguments
 
@@ -145,7 +152,8 @@ def trained(out: Path, *, steps: int = 6, resume: bool = False, **arguments: Any
     trainer = Trainer(
         model, TrainingArguments(str(out), **settings | arguments), train_dataset=data
     )
-    ai.watch(trainer, "*.attn.*")
+    for matrices in watched:
+        ai.watch(trainer, matrices)
     trainer.train(resume_from_checkpoint=resume)
     return trainer
 
@@ -179,6 +187,13 @@ def test_a_watched_trainer_logs_the_measures_beside_the_loss(tmp_path: Path) -> 
     assert told(resumed) == log
     for one, other in zip(resumed.model.parameters(), straight.model.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
+def test_every_record_of_the_first_step_gives_shares(tmp_path: Path) -> None:
+    log = told(trained(tmp_path, steps=2, watched=("*.h.0.mlp.c_fc", "*.h.0.attn.c_proj")))
+    shares = {name for row in log if row["step"] == 2 for name in row if name.startswith("share/")}
+    assert shares == {f"share/transformer.h.0.{name}" for name in ("mlp.c_fc", "attn.c_proj")}
 
 
 @pytest.mark.parametrize(("name", "gamma"), [("gpt2", 0.9), ("llama", 0.3)])

@@ -48,7 +48,7 @@ from anchor_interp.models.parameters import is_fused, parameters
 from anchor_interp.models.transformer import HookedTransformer, check_model, is_transformer
 
 _INSIDE_A_HEAD = ("W_Q", "W_K", "W_V", "W_O")
-_QUERIES = r"\.(q|query)(_proj|_lin)?$"
+_QUERIES = r"(?i)(^|\.)(to_|w_?)?(q|query)(_proj|_lin|_attn)?$"
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ class Complexity(Readable):
     matrices: tuple[MatrixComplexity, ...]
     heads: tuple[MatrixComplexity, ...]
     left_out: tuple[str, ...] = ()
-    """Tensors of two or more dimensions that are not known to be a matrix, and not measured."""
+    """Tensors of two or more dimensions that are not measured, as they are no known matrix."""
 
     @property
     def head_norms(self) -> dict[tuple[int | None, int | None], float]:
@@ -218,7 +218,7 @@ def complexity(
             )
         )
     heads = tuple(entry for entry in entries if entry.head is not None)
-    unknown = () if heads else (same[0] for same in parameters(model) if same[0].kind is None)
+    unknown = () if heads else (same[0] for same in parameters(model) if not same[0].is_matrix)
     left_out = tuple(each.name for each in unknown if each.tensor.ndim > 1)
     if not entries:
         raise ConfigError(f"the {type(model).__name__} has no known matrix; left out: {left_out}")
@@ -285,6 +285,11 @@ def first_query_matrix(model: Any) -> Float[Tensor, "d_model neuron"]:
 def _with_starts(model: Any, initial: Any) -> Iterator[tuple[_Weight, _Weight | None]]:
     """Every matrix with the one before training; ConfigError if that has not the same."""
     starts = {} if initial is None else {weight[:3]: weight for weight in _weights(initial)}
+    more = starts.keys() - ({weight[:3] for weight in _weights(model)} if starts else ())
+    if more:
+        name, layer, _ = next(key for key in starts if key in more)
+        where = "" if layer is None else f" of layer {layer}"
+        raise ConfigError(f"{name}{where} is only in the model before training; expected the same")
     for weight in _weights(model):
         start = starts.get(weight[:3])  # name, layer, head
         if initial is not None and (start is None or start.shape != weight.shape):
@@ -301,7 +306,8 @@ def _weights(model: Any) -> Iterator[_Weight]:
         for each in (same[0] for same in parameters(model) if same[0].is_matrix):
             place, matrix = each.place, each.matrix
             if not each.parts:
-                yield _Weight(place, None, None, matrix, None, each.group in ("qk", "vo"))
+                in_head = each.group in ("qk", "vo") or is_fused(place)
+                yield _Weight(place, None, None, matrix, None, in_head)
             for name, _, units in each.parts:
                 yield _Weight(f"{place}.{name}", None, None, matrix[:, units], None, True)
         return

@@ -59,6 +59,10 @@ class _Filling(NamedTuple):
     scales: tuple[float, ...] = ()
     """Factors of the drawn numbers: one, or one for each of q, k and v."""
     uniform: bool = False
+    d_in: int | None = None
+    """The inputs that the factors follow from."""
+    padding: int | None = None
+    """The row that gets zeros."""
 
 
 @torch.no_grad()
@@ -87,14 +91,15 @@ def initialize(
             (``embed``, ``qk``, ``vo``, ``mlp``) or the d_in of a matrix, or both as ``("qk", 64)``;
             or ``zero``, ``one``, ``keep``.
         biases: ``pytorch`` draws uniformly from +-1/sqrt(d_in) of the bias's matrix, ``weights`` as
-            its matrix is drawn.
+            its matrix is drawn, with its group and d_in.
         overwrite: needed where weights look trained: the values of a norm differ from one another,
             or no norm has values and the model names what it was loaded from (``name_or_path``;
             ``original_architecture`` in TransformerLens). Nothing else tells.
 
     Raises:
         ConfigError: a parameter without a rule, a shared tensor with two, a rule or a group's rate
-            for no parameter, weights that look trained, are quantised or on the device meta.
+            for no parameter, a bias to be drawn whose matrix is unknown, weights that look trained,
+            are quantised or on the device meta.
     """
     import pandas
 
@@ -110,12 +115,14 @@ def initialize(
     if not overwrite and (sign := _sign_of_training(module, known)):
         raise ConfigError(f"the weights look trained: {sign}; overwrite=True replaces them")
     draw, rows = _Drawing(module, seed), list[dict[str, Any]]()
-    plan = _plan(module, known, init, biases, checked(rules or {}, dict, "rules"))
+    ruled: dict[str, Any] = checked(rules or {}, dict, "rules")
+    plan = _plan(module, known, init, biases, ruled)
+    _check_effects(plan, known, ruled, biases)
     _check_rates(plan, init)
     for (each, filling), same in zip(plan, known, strict=True):
-        others, d_in = ", ".join(x.name for x in same[1:]), each.d_in if filling.scales else None
+        others = ", ".join(x.name for x in same[1:])
         row: dict[str, Any] = {"name": each.name, "also": others, "shape": tuple(each.tensor.shape)}
-        row |= {"group": each.group, "d_in": d_in, "std_before": _std(each.tensor)}
+        row |= {"group": each.group, "d_in": filling.d_in, "std_before": _std(each.tensor)}
         draw(each, filling)
         rows.append(row | {"std_after": _std(each.tensor)})
     return pandas.DataFrame(rows)
@@ -139,11 +146,16 @@ def gamma_std(name: str, model: ModelConfig | Any, init: InitConfig) -> float:
     kind = hooked_kind(name)
     if kind not in HOOKED:
         raise ConfigError(f"no initialisation is defined for the parameter {name!r}")
-    d_in = model.d_model if init.scheme == "released" else hooked_width(kind, model)
+    std = _std_of(_hooked_d_in(kind, model, init), HOOKED[kind], init)
+    shrunk = init.scheme == "released" and kind in ("W_O", "W_out")
+    return std / (math.sqrt(2 * model.n_layers) if shrunk else 1)
+
+
+def _hooked_d_in(kind: str, model: ModelConfig | Any, init: InitConfig) -> int:
+    d_in: int = model.d_model if init.scheme == "released" else hooked_width(kind, model)
     if init.embed_d_in == "d_vocab":
         d_in = {"W_E": model.d_vocab, "W_pos": model.n_ctx}.get(kind, d_in)
-    shrunk = init.scheme == "released" and kind in ("W_O", "W_out")
-    return _std_of(d_in, HOOKED[kind], init) / (math.sqrt(2 * model.n_layers) if shrunk else 1)
+    return d_in
 
 
 def _std_of(d_in: int, group: Group | None, init: InitConfig) -> float:
@@ -168,19 +180,33 @@ def _plan(
             close = suggestion(pattern, names)
             raise ConfigError(f"rules: no parameter is called {shown(pattern)}{close}")
     cfg, plan = module.cfg if isinstance(module, HookedTransformer) else None, []
-    for same in known:
-        own = [found for each in same if (found := _ruled(each, rules)) is not None]
+    ruled = {x.name: found for same in known for x in same if (found := _ruled(x, rules))}
+    matrices = {id(x.tensor): x for same in known for x in same if x.is_matrix}
+    matrices |= {id(x.tensor): x for x in ruled.values()}
+    for named in known:
+        same = [_with_its_matrix(x, matrices) for x in named]
+        own = [ruled[x.name] for x in same if x.name in ruled]
         options = [(x, _filling(x, init, biases, None if own else cfg)) for x in own or same]
         covered = [(each, filling) for each, filling in options if filling is not None]
         if not covered:
             raise _uncovered(same[0])
         each, filling = covered[0]
         for other, second in covered:
-            if second != filling:
+            if second[:3] != filling[:3]:  # the numbers that it gets
                 two = f"{each.name} and {other.name} are one tensor with two rules"
                 raise ConfigError(f"{two}; give both names the same in rules")
-        plan.append((replace(each, name=same[0].name), filling))
+        rows = (getattr(x.owner, "padding_idx", None) for x in same if x.name.endswith("weight"))
+        padding = next((row for row in rows if row is not None), None)
+        plan.append((replace(each, name=same[0].name), filling._replace(padding=padding)))
     return plan
+
+
+def _with_its_matrix(each: Parameter, matrices: Mapping[int, Parameter]) -> Parameter:
+    """A bias with the group and d_in of its matrix, a rule's too."""
+    matrix = matrices.get(id(each.owner._parameters.get("weight")))
+    if each.kind != "bias" or matrix is None or not matrix.is_matrix or matrix.parts:
+        return each
+    return replace(each, d_in=matrix.d_in, group=matrix.group)
 
 
 def _ruled(each: Parameter, rules: dict[str, Any]) -> Parameter | None:
@@ -220,13 +246,14 @@ def _filling(each: Parameter, init: InitConfig, biases: Biases, cfg: Any) -> _Fi
             return _Filling(0.0)
         drawn = biases == "weights"
         scale = _std_of(each.d_in, each.group, init) if drawn else each.d_in**-0.5
-        return _Filling(None, (scale,), uniform or not drawn)
+        return _Filling(None, (scale,), uniform or not drawn, each.d_in)
     if cfg is not None:
-        return _Filling(None, (gamma_std(each.name, cfg, init),), uniform)
+        d_in = _hooked_d_in(hooked_kind(each.name), cfg, init)
+        return _Filling(None, (gamma_std(each.name, cfg, init),), uniform, d_in)
     is_table = each.kind == "table" and init.embed_d_in == "d_vocab"
     d_in = len(each.tensor) if is_table else each.d_in or 1
     groups = [part.group for part in each.parts] if each.parts else [each.group]
-    return _Filling(None, tuple(_std_of(d_in, group, init) for group in groups), uniform)
+    return _Filling(None, tuple(_std_of(d_in, group, init) for group in groups), uniform, d_in)
 
 
 def _uncovered(each: Parameter) -> ConfigError:
@@ -277,8 +304,8 @@ class _Drawing:
         elif filling.scales:
             drawn = self._drawn(each, filling.uniform)
             each.tensor.copy_(drawn * _factors(each, filling.scales))
-            if (padding := getattr(each.owner, "padding_idx", None)) is not None:
-                each.tensor[padding] = 0
+            if filling.padding is not None:
+                each.tensor[filling.padding] = 0
 
     def _drawn(self, each: Parameter, uniform: bool) -> Tensor:
         """Numbers by the parameter's name; of GPT-2 by a HookedTransformer's."""
@@ -308,7 +335,8 @@ def _factors(each: Parameter, scales: tuple[float, ...]) -> float | Tensor:
     """One factor, or one for each output of a matrix whose parts have rates of their own."""
     if len(set(scales)) == 1:
         return scales[0]
-    factors = torch.empty(sum(len(part.units) for part in each.parts), device="cpu")
+    n_units = sum(len(part.units) for part in each.parts)
+    factors = torch.empty(n_units, dtype=torch.float32, device="cpu")
     for part, scale in zip(each.parts, scales, strict=True):
         factors[part.units] = scale
     return factors if each.inputs_first else factors[:, None]
@@ -325,9 +353,27 @@ def _sign_of_training(module: Any, known: list[list[Parameter]]) -> str:
     return f"it was loaded from {loaded}" if loaded and not norms else ""
 
 
+def _check_effects(
+    plan: _Plan, known: list[list[Parameter]], rules: dict[str, Any], biases: Biases
+) -> None:
+    """ConfigError if a group is given to no matrix, or a bias to be drawn has no known matrix."""
+    names = {x.name: x for same in known for x in same}
+    for pattern, rule in rules.items():
+        mine = [x for name, x in names.items() if fnmatchcase(name, pattern)]
+        spared = ("norm",) if biases == "weights" else ("norm", "bias")
+        if rule in get_args(Group) and all(x.kind in spared for x in mine):
+            what = f"{mine[0].name} is a {mine[0].kind}"
+            raise ConfigError(f"the rule {shown(pattern)}: {shown(rule)} changes nothing: {what}")
+    for each, _ in plan:
+        if each.kind == "bias" and each.d_in is None and biases != "zero":
+            unknown = f"the inputs of the matrix of {each.name} are unknown"
+            give = f"rules={{{each.name!r}: D_IN}}, or 'zero'"
+            raise ConfigError(f"biases is {biases!r}, and {unknown}; give {give}")
+
+
 def _check_rates(plan: _Plan, init: InitConfig) -> None:
     """ConfigError if a group has a rate of its own and no parameter."""
-    groups: set[Any] = {each.group for each, _ in plan}
+    groups: set[Any] = {each.group for each, _ in plan if each.kind not in ("norm", "bias")}
     groups |= {part.group for each, _ in plan for part in each.parts}
     for group in get_args(Group):
         if (rate := getattr(init, f"gamma_{group}")) is not None and group not in groups:

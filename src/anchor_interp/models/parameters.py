@@ -27,13 +27,17 @@ HOOKED: Mapping[str, Group] = {
     "W_O": "vo", "W_in": "mlp", "W_gate": "mlp", "W_out": "mlp",
 }  # fmt: skip
 """The matrices of a HookedTransformer."""
-_GROUPS: tuple[tuple[str, Group], ...] = (
-    (r"(^|\.)(lm_head|embed_out|unembed)$", "embed"),
-    (r"(^|\.)(q|k|query|key)(_proj|_lin)?$", "qk"),
-    (r"(^|\.)(v|value)(_proj|_lin)?$|attn|attention", "vo"),
-    (r"mlp|ffn|feed_?forward|intermediate|output\.dense$|(fc|linear)[12]$", "mlp"),
-)  # the first that is found in a matrix's name
-_FUSED = re.compile(r"(^|\.)(c_attn|query_key_value|w?qkv(_proj)?)$", re.IGNORECASE)
+_HEAD = re.compile(r"(^|\.)(lm_head|embed_out|unembed)$")
+_BLOCK = re.compile(
+    r"(attn|attention)|mlp|ffn|feed_?forward|intermediate|(fc|linear)[12]$"
+    r"|(?<!attention\.)(?<!attn\.)output\.dense$",
+    re.IGNORECASE,
+)  # the last one in a matrix's name tells whether it is of an attention or of an MLP
+_READS = re.compile(r"(^|\.)(to_|w_?)?((q|k|query|key)|v|value)(_proj|_lin|_attn)?$", re.IGNORECASE)
+_WRITES = re.compile(
+    r"(^|\.)((to_|w_?)?o(ut|utput)?(_proj|_lin)?(\.\d+|\.dense)?|dense|proj|c_proj)$", re.IGNORECASE
+)
+_FUSED = re.compile(r"(^|\.)(c_attn|query_key_value|(to_|w)?qkv(_proj)?)$", re.IGNORECASE)
 _SPLIT = {
     ("GPT2Attention", "c_attn"): False,
     ("MultiheadAttention", "in_proj"): False,
@@ -42,6 +46,8 @@ _SPLIT = {
 """Queries, keys and values in one matrix, by the attention's class and the matrix's name: head by
 head (q, k and v of a head, then of the next), or else one after another."""
 _TABLES, _TRANSPOSED = nn.Embedding | nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd
+_LINEAR = nn.Linear | nn.modules.conv._ConvNd
+_OF_A_NORM = ("weight", "bias", "w", "b", "g", "scale", "shift", "gain", "offset", "gamma", "beta")
 
 
 class Part(NamedTuple):
@@ -151,7 +157,8 @@ def _hooked(name: str, tensor: Tensor, owner: nn.Module, cfg: Any) -> Parameter:
     if kind in ("w", "b"):  # of LayerNorm
         return Parameter(name, tensor, owner, "norm")
     if kind.startswith("b_"):
-        return Parameter(name, tensor, owner, "bias", hooked_width(kind, cfg))
+        group = HOOKED.get(f"W_{kind[2:]}")
+        return Parameter(name, tensor, owner, "bias", hooked_width(kind, cfg), group)
     if kind not in HOOKED:
         return Parameter(name, tensor, owner)
     what = "table" if kind in ("W_E", "W_pos") else "matrix"
@@ -160,26 +167,44 @@ def _hooked(name: str, tensor: Tensor, owner: nn.Module, cfg: Any) -> Parameter:
 
 def _known(name: str, tensor: Tensor, owner: Any, above: nn.Module) -> Parameter:
     own, plain = name.rpartition(".")[2], Parameter(name, tensor, owner)
-    if "norm" in type(owner).__name__.lower():
+    is_other = isinstance(owner, _TABLES | _LINEAR)  # such as a linear map that normalises
+    if "norm" in type(owner).__name__.lower() and not is_other and own in _OF_A_NORM:
         return Parameter(name, tensor, owner, "norm")
-    if isinstance(owner, _TABLES):
+    if isinstance(owner, _TABLES) and own == "weight":
         return Parameter(name, tensor, owner, "table", owner.embedding_dim, "embed", True)
     weight, library = owner._parameters.get("weight"), sys.modules.get("transformers.pytorch_utils")
     d_in, inputs_first = None, isinstance(owner, _TRANSPOSED)
     if isinstance(owner, nn.MultiheadAttention):
         above, d_in = owner, tensor.shape[1] if tensor.ndim == 2 else owner.embed_dim
-    elif isinstance(owner, nn.Linear | nn.modules.conv._ConvNd):  # transposed: of the mirror image
+    elif weight is None:  # computed from others, as weight norm, spectral norm and pruning do
+        pass
+    elif isinstance(owner, _LINEAR):  # transposed: of the mirror image
         d_in = weight.numel() // len(weight)
     elif library is not None and isinstance(owner, library.Conv1D):  # a linear map [d_in, d_out]
         d_in, inputs_first = len(weight), True
     if own.endswith("bias") or own.startswith("bias_"):
-        return Parameter(name, tensor, owner, "bias", d_in)
-    if d_in is None:
+        group = _group(name.removesuffix(".bias")) if weight is not None else None
+        return Parameter(name, tensor, owner, "bias", d_in, group)
+    is_weight = own == "weight" or (above is owner and own.endswith("_weight"))
+    if d_in is None or not is_weight or tensor.ndim < 2:
         return plain
     parts = _parts(tensor, d_in, plain.place, above)
-    group = next((to for pattern, to in _GROUPS if re.search(pattern, plain.place)), None)
-    group = None if parts or is_fused(plain.place) else group
+    group = None if parts else _group(plain.place)
     return Parameter(name, tensor, owner, "matrix", d_in, group, inputs_first, parts)
+
+
+def _group(place: str) -> Group | None:
+    """The group of a matrix by its name; None of an attention's matrix that has another name."""
+    if is_fused(place):
+        return None
+    if _HEAD.search(place):
+        return "embed"
+    blocks = list(_BLOCK.finditer(place))
+    if blocks and blocks[-1][1] is None:
+        return "mlp"
+    if (reads := _READS.search(place)) is not None:
+        return "vo" if reads[4] is None else "qk"
+    return "vo" if blocks and _WRITES.search(place) else None
 
 
 def _parts(tensor: Tensor, d_in: int, place: str, attention: Any) -> tuple[Part, ...]:

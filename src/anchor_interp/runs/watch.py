@@ -39,8 +39,9 @@ def watch(trainer: Any, matrices: str = "*") -> None:
 
         def _log(self, state: Any, control: Any) -> None:
             asked = control.should_log
-            first = (row for row in state.log_history if row["step"] == 0)
-            trainer.log(weight_measures(trainer.model, matrices, next(first, None)))
+            rows = [row for row in state.log_history if row["step"] == 0]
+            first = {name: value for row in rows for name, value in row.items()}
+            trainer.log(weight_measures(trainer.model, matrices, first))
             control.should_log = asked  # of the loss, which comes next
 
     trainer.add_callback(Watch())
