@@ -55,6 +55,14 @@ def browser() -> Iterator[Any]:
         opened = playwright.chromium.launch(
             executable_path=program, args=["--no-sandbox", "--disable-gpu"]
         )
+        new_page = opened.new_page
+
+        def patient(**settings: Any) -> Any:
+            page = new_page(**settings)
+            page.set_default_timeout(120_000)  # milliseconds; a busy machine draws slowly
+            return page
+
+        opened.new_page = patient  # type: ignore[method-assign]
         yield opened
         opened.close()
 
