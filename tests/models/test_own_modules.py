@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import own_modules
@@ -369,7 +369,8 @@ class NormThenMix(nn.Module):
 
 
 def pruned() -> nn.Module:
-    return prune.random_unstructured(nn.Linear(4, 4), "weight", 0.5)
+    module: nn.Module = cast(Any, prune).random_unstructured(nn.Linear(4, 4), "weight", 0.5)
+    return module
 
 
 KINDS: dict[str, tuple[Callable[[], nn.Module], dict[str, str | None]]] = {
@@ -420,7 +421,7 @@ def test_the_last_name_in_a_path_tells_the_group(place: str) -> None:
 
 
 def test_complexity_tells_what_it_left_out_and_what_depends_on_the_basis() -> None:
-    module = nn.ModuleDict({"qkv": nn.Linear(4, 12), "norm": nn.LayerNorm((2, 4))})
+    module = nn.ModuleDict({"qkv": nn.Linear(4, 12), "norm": nn.LayerNorm([2, 4])})
     found = ai.complexity(module)
     assert [one.basis_dependent for one in found.matrices] == [True]
     assert found.left_out == ("norm.weight", "norm.bias")
