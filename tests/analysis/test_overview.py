@@ -245,6 +245,7 @@ def test_in_a_browser(browser: Any, written: list[Path], width: int) -> None:
     page = written[0]
     assert all(path.stat().st_size for path in written)
     context = browser.new_context(viewport={"width": width, "height": 900})
+    context.set_default_timeout(120_000)  # milliseconds
     shown = context.new_page()
     watched = Watched(shown)
     shown.goto(page.as_uri())

@@ -136,6 +136,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 def test_a_browser_answers(browser: Any, page: Path, width: int, scheme: str) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    context.set_default_timeout(120_000)  # milliseconds
     shown = context.new_page()
     watched = Watched(shown)
     shown.goto(page.as_uri())

@@ -314,6 +314,7 @@ def test_a_browser_shows_the_page(
     browser: Any, page: Path, found: Findings, width: int, scheme: str
 ) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    context.set_default_timeout(120_000)  # milliseconds
     shown = context.new_page()
     watched = Watched(shown)
     shown.goto(page.as_uri())

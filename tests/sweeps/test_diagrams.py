@@ -485,6 +485,7 @@ def test_unsuitable_folder_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 def test_page_in_a_browser(browser: Any, written: list[Path], width: int, scheme: str) -> None:
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    context.set_default_timeout(120_000)  # milliseconds
     shown = context.new_page()
     watched = Watched(shown)
     shown.goto(written[0].as_uri())
@@ -545,6 +546,7 @@ def test_page_in_a_browser(browser: Any, written: list[Path], width: int, scheme
 
 def test_touch_and_a_page_without_its_script(browser: Any, written: list[Path]) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 800}, has_touch=True)
+    context.set_default_timeout(120_000)  # milliseconds
     shown = context.new_page()
     shown.goto(written[0].as_uri())
     shown.locator(".stable-rank .cell").nth(3).tap()
@@ -555,6 +557,7 @@ def test_touch_and_a_page_without_its_script(browser: Any, written: list[Path]) 
     assert not shown.locator("#about").is_visible()
     context.close()
     context = browser.new_context(java_script_enabled=False)
+    context.set_default_timeout(120_000)  # milliseconds
     shown = context.new_page()
     shown.goto(written[0].as_uri())
     assert shown.locator(".picture svg").count() == 7
