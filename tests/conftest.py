@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is loaded
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is; tests run side by side
@@ -62,7 +62,7 @@ def browser() -> Iterator[Any]:
             page.set_default_timeout(120_000)  # milliseconds; a busy machine draws slowly
             return page
 
-        opened.new_page = patient  # type: ignore[method-assign]
+        cast(Any, opened).new_page = patient
         yield opened
         opened.close()
 

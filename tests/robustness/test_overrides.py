@@ -506,7 +506,7 @@ def test_both_ways_are_compared_once_for_each_model(passes: Counter[str]) -> Non
 
 
 def test_an_error_of_the_model_itself_is_raised() -> None:
-    """The comparison of both ways is no reason to take the other way."""
+    """The comparison of both ways is not a reason to take the other way."""
     model: Any = random_model("pre")
 
     def fails(*_args: Any) -> Tensor:

@@ -4,7 +4,7 @@ import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -161,7 +161,7 @@ def test_what_failed_in_a_sweep_is_tried_again(
 
 def test_wrong_arguments_are_refused(swept: SweepFolder, finished_run: Run) -> None:
     with pytest.raises(ConfigError, match="measure is 3; expected a function of a model"):
-        ai.along(finished_run, 3)  # type: ignore[arg-type]
+        ai.along(finished_run, cast(Any, 3))
     with pytest.raises(ConfigError, match="expected a function at the top of a file"):
         ai.along(swept, lambda _: 1.0)
     with pytest.raises(StoreError, match="is not a sweep folder"):

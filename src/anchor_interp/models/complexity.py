@@ -91,7 +91,7 @@ class Complexity(Readable):
     matrices: tuple[MatrixComplexity, ...]
     heads: tuple[MatrixComplexity, ...]
     left_out: tuple[str, ...] = ()
-    """Tensors of two or more dimensions that are not measured, as they are no known matrix."""
+    """Tensors of two or more dimensions that are not measured: their kind is not known."""
 
     @property
     def head_norms(self) -> dict[tuple[int | None, int | None], float]:

@@ -7,6 +7,7 @@ started the server does. If the server is killed, its workers checkpoint and end
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import signal
@@ -108,8 +109,8 @@ def _close(process: subprocess.Popen[bytes], connection: socket.socket, messages
 
 def serve(parent: int) -> None:
     """The server's process: fork a worker for each message on the socket that is its stdin."""
-    import anchor_interp.runs.train
-    import anchor_interp.sweeps.batch  # noqa: F401  # with them, all that a worker needs
+    for needed in ("runs.train", "sweeps.batch"):  # with them, all that a worker needs
+        importlib.import_module(f"anchor_interp.{needed}")
 
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # it ends when the socket does
     gc.freeze()  # a collection would copy the pages that workers share
