@@ -34,7 +34,7 @@ from anchor_interp.sweeps.effects import FEWEST, LEVEL, Estimate, decide
 from effects import Effect, Finding, Rows
 
 HERE = Path(__file__).parent
-FOLDERS = ("neurips", "complexity_control", "questions")
+FOLDERS = ("neurips", "complexity_control", "questions", "later")
 ARCHIVE = HERE / "archive.csv"
 REGISTERED: Mapping[str, Mapping[str, Any]] = tomllib.loads(
     (HERE / "registered.toml").read_text(encoding="utf-8")
@@ -58,7 +58,7 @@ class Claim:
     effect: Effect
     least: float  # the smallest effect that counts
     quote: str = ""  # the paper's words
-    asks: str = ""  # our own question: what the paper does not say, or with another statistic
+    asks: str = ""  # our own question, or what a later paper says, in our words
     source: str = ""  # where in the paper, such as "figure 2b"
     statistic: str = ""  # what is measured, in words
     note: str = ""  # what a reader of the verdict should know
@@ -66,11 +66,12 @@ class Claim:
     follows: str = ""  # from what it follows: such a claim can hardly fail and is not counted
     known: tuple[str, ...] = ()  # studies whose runs were known when the claim was last changed
     planned: int = 0  # the seeds that it was written down for; fewer than half answer nothing
+    later: bool = False  # whether a later paper says it, or a control beside one
 
     @property
     def ours(self) -> bool:
-        """Whether the paper does not say it."""
-        return bool(self.asks)
+        """Whether no paper says it."""
+        return bool(self.asks) and not self.later
 
 
 def registered(name: str, short: str, effect: Effect, /, **more: Any) -> Claim:
@@ -78,7 +79,8 @@ def registered(name: str, short: str, effect: Effect, /, **more: Any) -> Claim:
     said = REGISTERED[name]
     words: dict[str, Any] = {
         "name": name, "short": short, "effect": effect, "planned": said["n"],
-        "asks": said["sentence"] if said["by"] == "ours" else "", "source": said["figure"],
+        "asks": "" if said["by"] == "paper" else said["sentence"], "source": said["figure"],
+        "later": said["by"] == "later",
         **{key: said[key] for key in ("quote", "statistic", "least", "note") if key in said},
     }  # fmt: skip
     return Claim(**words | more)

@@ -12,6 +12,7 @@ import numpy as np
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS
+from anchor_interp.analysis.routes import route_scores
 from anchor_interp.analysis.similarity import (
     Similarity,
     answer_similarity,
@@ -19,9 +20,14 @@ from anchor_interp.analysis.similarity import (
     value_similarity,
 )
 from anchor_interp.behaviour.answers import answer_map
+from anchor_interp.behaviour.evaluation import predict
+from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.runs.measurements import Measure, kept
 from anchor_interp.runs.run import Run
+from anchor_interp.sweeps.along import along
+from anchor_interp.tasks.functions import Pair
+from anchor_interp.tasks.sequences import draw
 from effects import Row, never_came, number_of
 from learning_order import broken_pairs, detection, lateness, learning_curves
 
@@ -30,6 +36,7 @@ Numbers = dict[str, float | str | None]  # columns of a study's table: numbers, 
 # Training losses, in nats: 0.05 is where data count as fitted (NeurIPS paper, section 6).
 LEVELS: Mapping[str, float] = {"steps_to_loss": 0.05, "steps_to_half": 0.5}
 MATCHED = 0.999  # the ID accuracy at which corners on addition are compared
+APART = 0.2  # how much larger the mean cosine within a kind of anchors is
 _LOGGED = 5
 CURVE, CURVE_POINTS = "held_out_loss_", 15  # held-out losses along the training of a language model
 
@@ -108,6 +115,75 @@ def matched(run: Run) -> Numbers:
     return {"matched_step": there.get("step"), "matched_ood": there.get("ood_accuracy")}
 
 
+def routes(run: Run) -> Numbers:
+    """When the inferential route, on seen pairs, and OOD accuracy have passed one half.
+
+    Each at the first of three checkpoints in a row at which it is one half or more; None without
+    such. ``route_at_answers`` is the route's score when the answers have.
+    """
+    found = along(run, inferential_route, subject=True).rows
+    route = {row["step"]: row["value"] for row in found}
+    ood = {row["step"]: row["ood_accuracy"] for row in run.metrics if "ood_accuracy" in row}
+    answered = passed({step: ood[step] for step in route}, 3)
+    return {"route_step": passed(route, 3), "answers_step": answered,
+            "route_at_answers": None if answered is None else route[int(answered)]}  # fmt: skip
+
+
+def inferential_route(subject: Subject) -> float:
+    """The score of the inferential route on seen pairs."""
+    return route_scores(subject, seen_only=True).inferential
+
+
+def parts(run: Run) -> Numbers:
+    """When the reasoning and the memory part are half right, and when their anchors are apart.
+
+    A part is never later than the last step; anchors that are never apart have None.
+    """
+    found = along(run, two_parts, subject=True).rows
+    steps: Numbers = {
+        f"{name}_step": passed({row["step"]: row[name] for row in found}, 2, least)
+        for name, least in (("reasoning", 0.5), ("memory", 0.5), ("embedding_apart", APART),
+                            ("value_apart", APART))
+    }  # fmt: skip
+    for name in ("reasoning", "memory"):
+        steps[f"{name}_half"] = float(steps[f"{name}_step"] is not None)
+        steps[f"{name}_step"] = steps[f"{name}_step"] or float(run.steps[-1])
+    return steps
+
+
+def two_parts(subject: Subject) -> dict[str, float]:
+    """Accuracy on both kinds of pairs, and how far the anchors of both kinds are apart.
+
+    ``*_apart`` is the mean cosine of anchors of one kind minus that of anchors of two: rows of W_E,
+    and these rows times W_V W_O of layer 0.
+    """
+    task, model = subject.anchor_task, subject.model
+    kinds: dict[str, list[Pair]] = {"reasoning": [], "memory": []}
+    for pair in task.seen:
+        kinds["memory" if task.override(pair) else "reasoning"].append(pair)
+    found = {}
+    for name, own in kinds.items():
+        drawn = draw(task, own, "train", 640, seed=2, stream="parts")
+        found[name] = float((predict(model, drawn) == drawn.targets).mean())
+    memory = np.array([any(token in pair for pair in kinds["memory"]) for token in task.tokens])
+    rows = model.W_E[list(task.tokens)].detach().double()
+    value = sum(rows @ (v @ o) for v, o in zip(model.W_V[0].double(), model.W_O[0].double(),
+                                               strict=True))  # fmt: skip
+    for name, vectors in (("embedding", rows), ("value", value)):
+        unit = (vectors / vectors.norm(dim=-1, keepdim=True)).detach().cpu().numpy()
+        cosine, alike = unit @ unit.T, memory[:, None] == memory
+        within = alike & ~np.eye(len(unit), dtype=bool)
+        found[f"{name}_apart"] = float(cosine[within].mean() - cosine[~alike].mean())
+    return found
+
+
+def passed(values: Mapping[int, float], n: int, least: float = 0.5) -> float | None:
+    """The first of so many steps in a row at which a number is large enough; None without such."""
+    steps, there = [*values], [value >= least for value in values.values()]
+    runs = (steps[i] for i in range(len(steps) - n + 1) if all(there[i : i + n]))
+    return next(map(float, runs), None)
+
+
 def pairs(run: Run) -> Numbers:
     """When each ordered pair is learned, its mean loss, and how well these find broken pairs.
 
@@ -164,7 +240,17 @@ def attributes(run: Run) -> Numbers:
     }
 
 
-_PLAIN = ("raw", "answers", "pairs", "language", "embedding", "attributes", "matched")
+_PLAIN = (
+    "raw",
+    "answers",
+    "pairs",
+    "language",
+    "embedding",
+    "attributes",
+    "matched",
+    "routes",
+    "parts",
+)
 MEASURES = {name: Measure(name, f"{__name__}:{name}") for name in _PLAIN} | {
     "mechanism": FINGERPRINT,
     "learning": Measure("learning", f"{__name__}:learning", version=2),

@@ -1,0 +1,83 @@
+"""Do identities in the training data bridge two hops (arXiv 2509.24653)?
+
+Training on zero-hop identities is said to make two-hop answers generalise. Here a fifth anchor, all
+of whose pairs are seen, adds 0; other runs have one that adds 3 or 17 in its place, or none.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from anchor_interp.runs.config import override
+from anchor_interp.runs.presets import preset
+from anchor_interp.sweeps.spec import Grid, Sweep
+from anchor_interp.tasks.anchor import TASKS, AnchorTask
+from anchor_interp.tasks.functions import Affine, Anchor
+from anchor_interp.tasks.rules import PAPER_ANCHORS
+from claims import registered
+from common import Panels, main
+from drawing import strips
+from effects import Difference, Row, Test, grouped, values_of
+from studies import Data, Study
+
+CONDITIONS = {"none": None, "x + 0": 0, "x + 3": 3, "x + 17": 17}
+"""What the fifth anchor adds."""
+
+
+def bridged(add: int | None) -> AnchorTask:
+    """The complexity-control task with a fifth anchor, or without."""
+    own = TASKS["complexity-control"]
+    fifth = () if add is None else (Anchor(5, Affine(add)),)
+    return AnchorTask(anchors=PAPER_ANCHORS + fifth, unseen=own.unseen)
+
+
+def _bridge() -> Sweep:
+    start = preset("tiny", steps=3_000, checkpoint_every=3_000)
+    axes = {"gamma": (0.5, 0.6, 0.7), "weight_decay": (0.01, 0.1)}
+    seeds = tuple(range(1100, 1105))
+    return Sweep(tuple(Grid(override(start, task=bridged(add)), axes, seeds=seeds)
+                       for add in CONDITIONS.values()))  # fmt: skip
+
+
+def condition(row: Row) -> str:
+    """What the fifth anchor of a run adds."""
+    functions = [f"x{each}".strip() for each in row["offsets"].split("x")[1:]]
+    if len(functions) == len(PAPER_ANCHORS):
+        return "none"
+    return {"x": "x + 0"}.get(functions[-1], functions[-1])
+
+
+def _more(name: str, than: str) -> Difference:
+    """The OOD accuracy under one condition minus that under another, at equal settings."""
+
+    def under(wanted: str) -> Test:
+        return lambda row: condition(row) == wanted
+
+    return Difference("ood_accuracy", under(name), under(than), ("task", "d_vocab"),
+                      runs=("bridge",), within=("gamma", "weight_decay"))  # fmt: skip
+
+
+RUNS = {"bridge": Study("what a fifth anchor adds", _bridge, ("answers",))}
+CLAIMS = [
+    registered("bridge-identity", "identities: unseen pairs follow the rule",
+               _more("x + 0", "none")),
+    registered("bridge-step", "x + 3 does more than an identity", _more("x + 3", "x + 0")),
+    registered("bridge-near", "x + 3 does more than x + 17", _more("x + 3", "x + 17")),
+]  # fmt: skip
+
+
+def draw(data: Data) -> Panels:
+    """OOD accuracy under every condition, a panel a weight decay."""
+    panels = []
+    for (decay,), rows in grouped(data.rows("bridge"), ("weight_decay",)).items():
+        found = {f"{name}\ngamma {gamma:g}": values_of(mine, "ood_accuracy")
+                 for name in CONDITIONS
+                 for (gamma,), mine in grouped([r for r in rows if condition(r) == name],
+                                               ("gamma",)).items()}  # fmt: skip
+        panels.append([(f"weight decay {decay:g}", strips(found, "OOD accuracy", reference=0.5))])
+    return panels
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

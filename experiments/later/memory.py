@@ -1,0 +1,113 @@
+"""Do small weights learn a reasoning part before a memory part (ICML 2025, reasoning bias)?
+
+Training data have the papers' four anchors, whose pairs follow the rule, and four memory anchors,
+each of whose pairs has an answer of its own, drawn at random, for every key. Both parts have as
+many sequences.
+"""
+
+import itertools
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from anchor_interp.runs.config import override
+from anchor_interp.runs.presets import preset
+from anchor_interp.sweeps.spec import Grid, Sweep
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.functions import Anchor, Override, Pair, Table
+from anchor_interp.tasks.rules import PAPER_ANCHORS
+from claims import registered
+from common import Panels, main
+from drawing import strips
+from effects import Mean, Number, Rise, Row, equal, grouped, number_of, values_of
+from studies import Data, Study
+
+MEMORY = (5, 6, 7, 8)  # tokens of the memory anchors
+SMALL, LARGE = (0.75, 0.9), (0.3, 0.45)
+
+
+def two_parts(seed: int) -> AnchorTask:
+    """Reasoning pairs follow the rule, memory pairs a table of each; no pair has one of both."""
+    plain = AnchorTask()
+    tokens = [anchor.token for anchor in PAPER_ANCHORS]
+    generator = np.random.default_rng(seed)
+
+    def table() -> Table:
+        drawn = generator.integers(plain.key_min, plain.key_max + 1, len(plain.keys))
+        return Table(plain.key_min, tuple(drawn.tolist()))
+
+    memory: list[Pair] = [*itertools.product(MEMORY, repeat=2)]
+    mixed: list[Pair] = [*itertools.product(tokens, MEMORY), *itertools.product(MEMORY, tokens)]
+    return AnchorTask(
+        anchors=PAPER_ANCHORS + tuple(map(Anchor, MEMORY)),
+        overrides=tuple(Override(pair, table()) for pair in memory), unseen=tuple(mixed),
+    )  # fmt: skip
+
+
+def _memory() -> Sweep:
+    start = preset("tiny", steps=6_000, lr_end=1e-3, warmup=200 / 6_000)
+    start = override(start, eval_every=1_000, checkpoint_every=100)
+    gammas = {"gamma": (*LARGE, 0.6, *SMALL)}
+    return Sweep(tuple(Grid(override(start, task=two_parts(seed)), gammas, seeds=(seed,))
+                       for seed in range(1110, 1115)))  # fmt: skip
+
+
+RUNS = {"memory": Study("a reasoning and a memory part", _memory, ("parts",))}
+
+
+def lead(row: Row) -> float | None:
+    """Log ratio of the steps at which memory and reasoning are half right."""
+    if not row.get("reasoning_step"):
+        return None
+    return math.log(row["memory_step"] / row["reasoning_step"])
+
+
+def _not_before(row: Row) -> float | None:
+    value = lead(row)
+    return None if value is None else REASONING_FIRST - value
+
+
+def _apart(row: Row) -> float | None:
+    steps = [row.get("value_apart_step"), row.get("embedding_apart_step")]
+    return None if None in steps else math.log(steps[0] / steps[1])
+
+
+REASONING_FIRST = 0.4  # the log ratio from which reasoning counts as earlier
+CLAIMS = [
+    registered("memory-order", "smaller weights: reasoning earlier, beside memory",
+               Rise(lead, "gamma", runs=("memory",))),
+    registered("memory-small", "small weights: reasoning before memory",
+               Mean(lead, equal(gamma=SMALL), runs=("memory",))),
+    registered("memory-large", "large weights: reasoning not before memory",
+               Mean(_not_before, equal(gamma=LARGE), runs=("memory",))),
+    registered("memory-embedding", "the embedding tells kinds apart before attention",
+               Mean(_apart, runs=("memory",))),
+]  # fmt: skip
+
+
+def draw(data: Data) -> Panels:
+    """Steps at which both parts are half right, and the log ratio of either pair of steps."""
+    by_gamma = grouped(data.rows("memory"), ("gamma",))
+    steps, bounds = {}, {}
+    for (gamma,), rows in by_gamma.items():
+        for part in ("reasoning", "memory"):
+            name = f"{part}\ngamma {gamma:g}"
+            steps[name] = values_of(rows, f"{part}_step")
+            bounds[name] = [not number_of(row, f"{part}_half") for row in rows]
+    ratios: list[tuple[str, Number]] = [
+        ("(B) ln(memory / reasoning)", lead), ("(C) ln(attention / embedding)", _apart)
+    ]  # fmt: skip
+    return [
+        [("(A) steps until half right", strips(steps, "steps", hollow=bounds))],
+        [(title, strips({f"gamma {gamma:g}": values_of(rows, of)
+                         for (gamma,), rows in by_gamma.items()}, "log ratio", reference=0))
+         for title, of in ratios],
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

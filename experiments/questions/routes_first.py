@@ -1,0 +1,100 @@
+"""Does the inferential route come before the answers by the rule?
+
+Along training a route's score is measured on seen pairs alone; the answers are to unseen pairs.
+Four settings that come to infer, of both tasks and both layouts, five seeds each.
+"""
+
+import math
+import sys
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from anchor_interp.pages.style import INK, panel
+from anchor_interp.runs.config import override
+from anchor_interp.runs.presets import preset
+from anchor_interp.sweeps.spec import Grid, Sweep
+from claims import registered
+from common import Panels, main
+from drawing import GROUPS, strips
+from effects import Mean, Row, Rows
+from studies import Data, Study
+
+SETTINGS = {
+    "pre, 5,000 sequences": preset("inferential"),
+    "pre, 100,000 sequences": override(
+        preset("inferential"), n_sequences=100_000, lr=1e-3, gamma=0.8, weight_decay=0.1
+    ),
+    "post, 15,000 sequences": preset(
+        "tiny", n_sequences=15_000, lr=1.5e-3, gamma=0.45, weight_decay=0.7
+    ),
+    "NeurIPS task, 4 layers": preset("neurips-inferential"),
+}
+"""What trains; each comes to the rule in most seeds."""
+
+
+def _routes() -> Sweep:
+    often = {"eval_every": 50, "checkpoint_every": 50}
+    seeds = tuple(range(1090, 1095))
+    return Sweep(tuple(Grid(override(start, **often), seeds=seeds) for start in SETTINGS.values()))
+
+
+RUNS = {"routes-first": Study("four settings that infer, along training", _routes, ("routes",))}
+
+
+def lead(row: Row) -> float | None:
+    """Log ratio of the steps at which the answers and the route pass one half."""
+    steps = row.get("answers_step"), row.get("route_step")
+    return None if None in steps else math.log(steps[0] / steps[1])
+
+
+CLAIMS = [
+    registered("routes-first", "the route comes before the answers",
+               Mean(lead, runs=("routes-first",))),
+]  # fmt: skip
+
+
+def setting(row: Row) -> str:
+    """Which of the settings a run has."""
+    for name, of in SETTINGS.items():
+        own = (of.model.normalization, of.train.n_sequences, of.model.n_layers)
+        if own == (row["normalization"], row["n_sequences"], row["n_layers"]):
+            return name
+    raise KeyError("setting")
+
+
+def draw(data: Data) -> Panels:
+    """The steps of both in every run, and the log ratio by setting."""
+    rows = data.rows("routes-first")
+    found = {
+        name.replace(", ", "\n"): [n for row in rows if setting(row) == name
+                                   and (n := lead(row)) is not None]
+        for name in SETTINGS
+    }  # fmt: skip
+    return [
+        [("steps at which both pass one half", both(rows)),
+         ("ln(answers / route)", strips(found, "log ratio", reference=0))],
+    ]  # fmt: skip
+
+
+def both(rows: Rows) -> Figure:
+    """The step of the answers over that of the route: a mark a run, a colour a setting."""
+    with panel(3.4, 3.2) as (figure, axes):
+        for place, name in enumerate(SETTINGS):
+            mine = [row for row in rows if setting(row) == name and lead(row) is not None]
+            axes.scatter(
+                [row["route_step"] for row in mine],
+                [row["answers_step"] for row in mine],
+                18,
+                color=GROUPS[place],
+            )
+        low, high = axes.get_xlim()
+        axes.axline((low, low), (high, high), color=INK, linewidth=0.8, linestyle=":")
+        axes.set(xlabel="step of the inferential route", ylabel="step of the answers by the rule")
+    return figure
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))
