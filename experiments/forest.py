@@ -37,7 +37,7 @@ def forests(judged: Mapping[str, Judgement]) -> dict[str, Panels]:
             (_heading(name, script.__doc__ or ""), claim)
             for name, script in scripts().items()
             for claim in claims_of(script)
-            if shown(name) and _is_drawn(claim, judged)
+            if shown(name) and not claim.later and _is_drawn(claim, judged)
         ]
         most = -(-len(claims) // len(titles))
         columns = [claims[most * number :][:most] for number in range(len(titles))]

@@ -47,7 +47,7 @@ from studies import Data, Study, known
 ROOT = Path(__file__).parents[1]
 EVIDENCE = ROOT / "docs" / "evidence" / "claims.json"
 _DOCS = (
-    "results", "claims", "verdict", "questions", "mechanism", "tasks", "own-training",
+    "results", "claims", "verdict", "questions", "field", "mechanism", "tasks", "own-training",
     "evidence/corners", "evidence/unanswered", "evidence/verdict", "evidence/wide",
 )  # fmt: skip
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _DOCS)]
@@ -79,8 +79,8 @@ class Pages:
     @cached_property
     def tables(self) -> Mapping[str, Callable[[], str]]:
         """The tables by name: those of claims, and those of the scripts."""
-        made = {"counts": self.counts, "figures": self.figures, "unanswered": self.unanswered,
-                "studies": self.studies}  # fmt: skip
+        made = {"counts": self.counts, "figures": self.figures, "later": self.later,
+                "unanswered": self.unanswered, "studies": self.studies}  # fmt: skip
         tables: dict[str, Callable[[], str]] = {**made}
         from evidence import verdict
 
@@ -100,20 +100,21 @@ class Pages:
         return _NUMBER.sub(lambda m: f"{m[1]}{self.number(*m.groups()[1:5])}{m[6]}", text)
 
     def counts(self) -> str:
-        """How many claims have each verdict, the papers' and ours."""
+        """How many claims have each verdict, the two papers' and ours."""
+        here = [claim for claim in self.claims if not claim.later]
 
         def counted(ours: bool) -> str:
             found = [
                 self.judged[claim.name].verdict
-                for claim in self.claims
+                for claim in here
                 if claim.ours == ours and not claim.follows
             ]
             return ", ".join(f"**{n}** {v}" for v in get_args(Verdict) if (n := found.count(v)))
 
-        ours = sum(claim.ours for claim in self.claims)
-        follow = sum(bool(claim.follows) for claim in self.claims)
+        ours = sum(claim.ours for claim in here)
+        follow = sum(bool(claim.follows) for claim in here)
         return (
-            f"{len(self.claims)} claims. {len(self.claims) - ours} are the papers': "
+            f"{len(here)} claims. {len(here) - ours} are the papers': "
             f"{counted(False)}. {follow} more can hardly fail, and no count has them.\n\n"
             f"{ours} are ours: {counted(True)}. {len(archived())} others are "
             "[archived](../experiments/archive.csv) with their last results.\n"
@@ -121,7 +122,18 @@ class Pages:
 
     def figures(self) -> str:
         """A section for every script: what it is about, its figure, claims and runs."""
-        return "\n".join(map(self._section, *zip(*scripts().items(), strict=True)))
+        here = {n: script for n, script in scripts().items() if not n.startswith("later")}
+        return "\n".join(map(self._section, here, here.values()))
+
+    def later(self) -> str:
+        """What later papers say, and what our runs say of it."""
+        claims = [claim for claim in self.claims if claim.later]
+        head = ["paper", "in our words", "verdict", "effect (95 %)", "least / finds", "runs"]
+        lines = []
+        for claim in claims:
+            verdict, _, effect, least, _, runs = self._line(claim)
+            lines.append([claim.source, claim.asks, verdict, effect, least, runs])
+        return table(head, lines)
 
     def _section(self, name: str, script: ModuleType) -> str:
         title, _, about = (script.__doc__ or "").strip().partition("\n\n")
@@ -190,13 +202,15 @@ class Pages:
     def unanswered(self) -> str:
         """The claims that have no answer, the papers' first, and what each would take."""
         lines = []
-        for claim in sorted(self.claims, key=lambda claim: claim.ours):
+        for claim in sorted(self.claims, key=lambda claim: (claim.later, claim.ours)):
             judged = self.judged[claim.name]
             if judged.verdict in OPEN:
                 why = judged.reason.partition(";")[0]
-                link = f"[`{claim.name}`](../claims.md#{claim.name})"
+                page = "field" if claim.later else "claims"
+                link = f"[`{claim.name}`](../{page}.md#{claim.name})"
                 takes = " ".join(filter(None, (claim.takes, self._more_runs(claim, judged))))
-                lines.append([link, "ours" if claim.ours else "paper", claim.short,
+                whose = "later" if claim.later else "ours" if claim.ours else "paper"
+                lines.append([link, whose, claim.short,
                               f"{judged.verdict}: {why}", takes])  # fmt: skip
         return table(["claim", "whose", "in short", "verdict", "what an answer would take"], lines)
 
@@ -243,7 +257,7 @@ class Pages:
     def papers(self, verdicts: str) -> str:
         """How many claims of the papers have one of these verdicts."""
         theirs = [self.judged[claim.name].verdict for claim in self.claims
-                  if not (claim.ours or claim.follows)]  # fmt: skip
+                  if not (claim.asks or claim.follows)]  # fmt: skip
         return str(sum(verdict in verdicts.split(", ") for verdict in theirs))
 
     def number(self, summary: str, column: str | None, study: str, only: str | None) -> str:

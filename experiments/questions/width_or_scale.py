@@ -15,19 +15,17 @@ import sys
 from pathlib import Path
 from statistics import mean
 
-import numpy as np
 from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anchor_interp.analysis.statistics import permutation_p
 from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, legend_below, panel
 from anchor_interp.runs.config import RunConfig, last_step
 from claims import registered
 from common import Panels, main
 from curves import by_run, curve_study
-from effects import Effect, Finding, Rise, Row, Rows, equal, estimate, finding_of, grouped
+from effects import Rise, Row, Rows, equal
 from neurips import PAPER, at_length
 from studies import Data
 
@@ -79,29 +77,6 @@ def witnesses(rows: Rows) -> list[Row]:
     ]  # fmt: skip
 
 
-class Nearer(Effect):
-    """How much farther equal relative scales leave the widths apart than equal deviations do.
-
-    The distance is that of the mean shares of two answers over three seeds, the sum of their two
-    absolute differences, and the mean of that over the gammas. For p the matchings of a seed are
-    exchanged in all ways; the interval has the spread of these.
-    """
-
-    def measure(self, rows: Rows) -> Finding:
-        """See the class."""
-        of = {at: _shares(mine) for at, mine in grouped(rows, ("matching", "at_400")).items()}
-        at = np.array([[of[name, gamma] for name in (RELATIVE, DEVIATION)] for gamma in GAMMAS])
-        to = np.array([np.mean(of[AT_400, gamma], axis=0) for gamma in GAMMAS])
-        signs = np.array([*itertools.product((False, True), repeat=at.shape[0] * at.shape[2])])
-        swapped = signs.reshape(-1, at.shape[0], 1, at.shape[2], 1)
-        means = np.where(swapped, at[None, :, ::-1], at[None]).mean(3)
-        apart = np.abs(means - to[None, :, None]).sum(-1).mean(1)  # [exchange, matching]
-        drawn = apart[:, 0] - apart[:, 1]
-        p = permutation_p(abs(float(drawn[0])), np.abs(drawn), exact=True, size=1)
-        found = estimate(float(drawn[0]), float(drawn.std()), signs.shape[1] - len(GAMMAS), p)
-        return finding_of([rows], 0, found)
-
-
 def with_wide(rows: Rows) -> list[Row]:
     """Also the runs of figure 2 at width 400, two layers and one rate."""
     wide = [
@@ -113,12 +88,6 @@ def with_wide(rows: Rows) -> list[Row]:
     return [row for row in (*rows, *wide) if row.get("cut_ood") is not None]
 
 
-def _shares(rows: Rows) -> list[list[float]]:
-    """Best shares of the two answers in every run, in the order of the seeds: [run, answer]."""
-    names = "cut_ood", "cut_symmetric"
-    return [[row[name] for name in names] for row in sorted(rows, key=lambda row: row["seed"])]
-
-
 RUNS = {"width-or-scale": curve_study("width 128 matched to width 400 in two ways", narrow,
                                       witnesses)}  # fmt: skip
 CLAIMS = [
@@ -127,10 +96,6 @@ CLAIMS = [
         note="At equal standard deviations the line is +0.33 [-0.10, 0.76], which tells nothing "
         "(`width-std-best`, archived): weights as large as those of gamma 0.35 at width 400, "
         "0.12, come to the rule at width 128."),
-    registered("width-nearer", "equal deviations bring the widths nearer",
-        Nearer(runs=("width-or-scale", "figure2-wide"), select=with_wide),
-        note="The distances are 0.23 by relative scale and 0.34 by standard deviation, of which "
-        "0.15 and 0.87 at gamma 0.35. Two means of three seeds of width 400 would be 0.24 apart."),
 ]  # fmt: skip
 
 

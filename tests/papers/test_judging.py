@@ -259,10 +259,9 @@ SET_OR_NAMED = (
 )  # fmt: skip
 """What is set before training, and the phase: what claims compare numbers by."""
 BY_THEMSELVES = {"c8b-pairs", "c8b-equal", "c4-phases", "n51-merged", "c4-commutes",
-                 "cc-rank", "maps-mixed", "width-nearer"}  # fmt: skip
+                 "cc-rank", "maps-mixed"}  # fmt: skip
 """Claims that hold pairs or numbers of one run against each other, gamma against the phase (labels
-both), or a level of one phase, which other phases have as well; and one that needs a run in every
-cell of its design."""
+both), or a level of one phase, which other phases have as well."""
 
 
 @pytest.mark.slow

@@ -1,8 +1,5 @@
 """Width or scale: what is matched, what a curve says of its run, and which matching is nearer."""
 
-import itertools
-
-import numpy as np
 import pytest
 
 import curves
@@ -41,29 +38,3 @@ def test_a_run_that_goes_on_is_told_by_its_best_and_its_last_2_000_steps() -> No
     assert row["end_ood"] == pytest.approx((39 * 0.25 + 0.75) / 40)
     assert row["last_symmetric"] == 0.25
     assert row["best_symmetric"] == pytest.approx(0.9)
-
-
-def runs(shift: dict[str, float]) -> list[Row]:
-    """Three runs a cell, whose two shares lie so far above those of width 400."""
-    noise = np.random.default_rng(0).normal(0, 0.01, (3, 5, 3, 2))
-    names = (question.AT_400, question.DEVIATION, question.RELATIVE)
-    return [
-        {"run_id": f"{name}-{gamma}-{seed}", "seed": 10 * place + seed, "matching": name,
-         "at_400": gamma, "cut_ood": 0.3 + shift.get(name, 0.0) + noise[i, place, seed, 0],
-         "cut_symmetric": 0.5 + noise[i, place, seed, 1]}
-        for (i, name), (place, gamma), seed in itertools.product(
-            enumerate(names), enumerate(question.GAMMAS), range(3)
-        )
-    ]  # fmt: skip
-
-
-def test_the_nearer_matching_is_found_whichever_it_is() -> None:
-    for of, sign in ((question.RELATIVE, 1), (question.DEVIATION, -1)):
-        found = question.Nearer().measure(runs({of: 0.2})).found
-        assert found is not None
-        assert found.effect == pytest.approx(0.2 * sign, abs=0.02)
-        assert found.p < 0.001
-    alike = question.Nearer().measure(runs({question.RELATIVE: 0.2, question.DEVIATION: 0.2})).found
-    assert alike is not None
-    assert alike.low < 0 < alike.high
-    assert alike.p > 0.05

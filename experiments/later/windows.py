@@ -1,0 +1,124 @@
+"""When does weight decay have to act (arXiv 2605.04396)?
+
+A later paper says that decay in one quarter of the training does what decay throughout does, that
+the middle does more than the beginning, and that an onset has a sharp edge. Here the decay is 0.01,
+and 1 in a window; the rate is constant, so equal windows have equal sums of decay.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.sweeps.spec import Grid, Sweep
+from claims import registered
+from common import Panels, main
+from complexity_control import CONTROL
+from drawing import strips
+from effects import Difference, Rise, Row, Rows, Test, grouped, values_of
+from studies import Data, Study
+
+STEPS, LR, LITTLE, MUCH = 3_000, 1e-3, 0.01, 1.0
+GAMMAS = (0.4, 0.55, 0.7, 0.85)
+QUARTERS = [STEPS * n // 4 for n in range(5)]
+EQUAL = LITTLE + (MUCH - LITTLE) / 4  # a constant decay with the sum of a quarter
+ONSETS = (250, 500, 750, 1_000, 1_500, 2_000)
+_START = override(CONTROL, steps=STEPS, lr=LR, lr_end=LR, warmup=100 / STEPS)
+
+
+def window(begin: int, end: int = STEPS) -> RunConfig:
+    """The start with much decay from a step to another."""
+    pieces = ((begin, LR, MUCH), *([(end, LR, LITTLE)] if end < STEPS else []))
+    if begin:
+        return override(_START, schedule=pieces)
+    return override(_START, weight_decay=MUCH, schedule=pieces[1:])
+
+
+ARMS = {
+    "none": _START,
+    **{f"quarter {n + 1}": window(*QUARTERS[n : n + 2]) for n in range(4)},
+    "equal sum": override(_START, weight_decay=EQUAL),
+    "throughout": window(0),
+}
+"""What trains at every gamma."""
+
+
+def _swept(starts: Sequence[RunConfig], first_seed: int) -> Sweep:
+    seeds = tuple(range(first_seed, first_seed + 5))
+    return Sweep(tuple(Grid(start, {"gamma": GAMMAS}, seeds=seeds) for start in starts))
+
+
+RUNS = {
+    "windows": Study("a quarter with much decay", lambda: _swept([*ARMS.values()], 1120)),
+    "onsets": Study("when much decay begins",
+                    lambda: _swept([window(onset) for onset in ONSETS], 1130)),
+}  # fmt: skip
+
+
+def arm(row: Row) -> str:
+    """The arm of a run of ``windows``."""
+    if not row["schedule"]:
+        by_decay = {LITTLE: "none", MUCH: "throughout"}
+        return by_decay.get(row["weight_decay"], "equal sum")
+    begin = int(row["schedule"].split()[0])
+    return "quarter 1" if row["weight_decay"] == MUCH else f"quarter {1 + QUARTERS.index(begin)}"
+
+
+def _in(*arms: str) -> Test:
+    return lambda row: arm(row) in arms
+
+
+def _not_worse(row: Row) -> float | None:
+    accuracy: float | None = row["ood_accuracy"]
+    return accuracy if accuracy is None or arm(row) == "throughout" else accuracy + 0.1
+
+
+def basins(rows: Rows) -> list[Row]:
+    """A row for each gamma and seed: the share of its onsets that led to the rule."""
+    return [
+        mine[0] | {"run_id": f"{gamma}-{seed}",
+                   "basin": mean(row["ood_accuracy"] >= 0.5 for row in mine)}
+        for (gamma, seed), mine in grouped(rows, ("gamma", "seed")).items()
+        if len(mine) == len(ONSETS)
+    ]  # fmt: skip
+
+
+_FREE = ("weight_decay",)
+CLAIMS = [
+    registered("windows-quarter", "decay in a quarter does as much as throughout",
+               Difference(_not_worse, _in("quarter 2"), _in("throughout"), _FREE,
+                          runs=("windows",), within=("gamma",))),
+    registered("windows-equal-sum", "equal sum of decay: a window does better",
+               Difference("ood_accuracy", _in("quarter 2"), _in("equal sum"), _FREE,
+                          runs=("windows",), within=("gamma",))),
+    registered("windows-middle", "equal sum of decay: the middle does better",
+               Difference("ood_accuracy", _in("quarter 2", "quarter 3"), _in("quarter 1"), _FREE,
+                          runs=("windows",), within=("gamma",))),
+    registered("windows-basin", "small weights: fewer onsets lead to the rule",
+               Rise("basin", "gamma", sign=-1, runs=("onsets",), select=basins)),
+]  # fmt: skip
+
+
+def onset(row: Row) -> str:
+    """After which step the decay of a run of ``onsets`` begins."""
+    begin: str = row["schedule"].split()[0]
+    return f"after {begin}"
+
+
+def draw(data: Data) -> Panels:
+    """OOD accuracy by arm and by onset, a panel a gamma."""
+    names = {"windows": [*ARMS], "onsets": [f"after {step}" for step in ONSETS]}
+    panels = []
+    for (study, places), of in zip(names.items(), (arm, onset), strict=True):
+        for (gamma,), rows in grouped(data.rows(study), ("gamma",)).items():
+            found = {place: values_of([r for r in rows if of(r) == place], "ood_accuracy")
+                     for place in places}  # fmt: skip
+            panels.append([(f"gamma {gamma:g}", strips(found, "OOD accuracy", reference=0.5))])
+    return panels
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))
