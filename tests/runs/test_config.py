@@ -87,6 +87,7 @@ def _nudged(value: Any, name: str) -> Any:
         "beta1": 0.8,
         "beta2": 0.99,
         "eps": 1e-7,
+        "schedule": ((7, 1e-4, 0.3),),
     }
     if name.startswith("branch_"):
         own: Any = {"branch_lr": 1e-4} if name != "branch_weight_decay" else {name: 0.3}

@@ -21,7 +21,8 @@ from anchor_interp.sweeps.table_files import from_csv
 
 OLD = Path(__file__).parents[1] / "data" / "old"
 EXPECTED = json.loads((OLD / "expected.json").read_text(encoding="utf-8"))
-LATER = ("censored", "fitted_step", "branch_step", "until_accuracy", "weights", "key_dependence")
+LATER = ("censored", "fitted_step", "branch_step", "schedule", "until_accuracy", "weights",
+         "key_dependence")  # fmt: skip
 
 
 def facts(path: Path) -> dict[str, Any]:

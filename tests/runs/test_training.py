@@ -15,7 +15,14 @@ import anchor_interp
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, DivergedError
 from anchor_interp.models.transformer import build_model
-from anchor_interp.runs.config import RunConfig, TrainConfig, learning_rate, override, total_decay
+from anchor_interp.runs.config import (
+    RunConfig,
+    TrainConfig,
+    learning_rate,
+    override,
+    run_id,
+    total_decay,
+)
 from anchor_interp.runs.loop import (
     StepEvent,
     TrainState,
@@ -188,21 +195,28 @@ def test_training_lowers_the_loss_below_chance() -> None:
     assert sum(losses[-10:]) / 10 < 4.0 < math.log(201)
 
 
-def test_a_branch_changes_the_run_only_after_its_step(short: RunConfig) -> None:
+def test_a_branch_is_a_schedule_of_one_piece_and_changes_the_run_only_after_its_step(
+    short: RunConfig,
+) -> None:
     plain = override(short, weight_decay=0.01, steps=30)
     branch = override(plain, branch_step=20, branch_weight_decay=5.0, branch_lr=5e-4)
+    schedule = override(plain, schedule=((20, 5e-4, 5.0),))
 
     def weights(config: RunConfig, until: int) -> dict[str, torch.Tensor]:
         state = TrainState.fresh(config, CPU)
         objective = make_objective(config, CPU)
         return fit(state, objective, until=until, on_event=lambda _s, _e: None).weights()
 
-    for until, same in ((20, True), (21, False)):
-        one, two = weights(plain, until), weights(branch, until)
+    for until, same in ((20, True), (21, False), (30, False)):
+        one, two, three = (weights(config, until) for config in (plain, branch, schedule))
         assert all(torch.equal(one[name], two[name]) for name in one) == same
-    assert learning_rate(branch.train, 20) == pytest.approx(learning_rate(plain.train, 20) / 2)
-    assert branch.train.rates(19) == (plain.train.lr, 0.01)
-    assert branch.train.rates(20) == (5e-4, 5.0)
+        assert all(torch.equal(two[name], three[name]) for name in two)
+    for train in (branch.train, schedule.train):
+        assert learning_rate(train, 20) == pytest.approx(learning_rate(plain.train, 20) / 2)
+        assert train.rates(19) == (plain.train.lr, 0.01)
+        assert train.rates(20) == (5e-4, 5.0)
+    assert total_decay(branch.train) == total_decay(schedule.train)
+    assert len({run_id(plain), run_id(branch), run_id(schedule)}) == 3
 
 
 @pytest.mark.parametrize("changes", [
@@ -212,11 +226,14 @@ def test_a_branch_changes_the_run_only_after_its_step(short: RunConfig) -> None:
     {"branch_step": 61, "branch_lr": 2e-3, "lr_end": 1e-4, "warmup": 0.3},
     {"branch_step": 50, "branch_lr": 1e-5, "lr_start": 1e-4},
     {"branch_step": 99, "branch_lr": 2e-3, "branch_weight_decay": 0.0, "warmup": 1.0},
+    {"schedule": ((1, 2e-3, 0.7), (40, 1e-5, 0.0), (61, 1e-3, 9.0)), "lr_end": 1e-6, "warmup": 0.5},
 ])  # fmt: skip
 def test_total_decay_is_the_sum_over_the_schedule(changes: dict[str, Any]) -> None:
     config = replace(TrainConfig(steps=100, weight_decay=0.3), **changes)
-    summed = sum(learning_rate(config, step) * config.rates(step)[1] for step in range(100))
-    assert total_decay(config) == pytest.approx(summed, rel=1e-9)
+    steps = [learning_rate(config, step) * config.rates(step)[1] for step in range(100)]
+    for until in (0, 1, 40, 41, 75, 100):
+        assert total_decay(config, until) == pytest.approx(sum(steps[:until]), rel=1e-9)
+    assert total_decay(config) == total_decay(config, 100)
 
 
 @pytest.mark.parametrize(("changes", "message"), [
@@ -227,14 +244,37 @@ def test_total_decay_is_the_sum_over_the_schedule(changes: dict[str, Any]) -> No
      r"branch_weight_decay is 999; expected at most 1 / branch_lr"),
     ({"branch_step": 3, "branch_lr": 1e-6, "lr_start": 1e-5}, r"lr_start is 1e-05; .*branch_lr"),
     ({"branch_step": 10, "branch_lr": 1e-6, "lr_end": 1e-5}, r"lr_end is 1e-05; .*branch_lr"),
+    ({"schedule": [[10, 1e-3, 1.0]], "branch_step": 10, "branch_lr": 1e-4},
+     r"branch_step is 10 and train.schedule has pieces; expected one of them"),
+    ({"schedule": [10, 1e-3, 1.0]}, r"schedule\[0\] is 10; expected a list of 3 items"),
+    ({"schedule": [[10.5, 1e-3, 1.0]]}, r"schedule\[0\]\[0\] is 10.5; expected an integer"),
+    ({"schedule": [[0, 1e-3, 1.0]]}, r"schedule\[0\].step is 0; expected more than 0"),
+    ({"schedule": [[9, 1e-3, 1.0], [9, 1e-3, 0.1]]}, r"schedule\[1\].step is 9; .* more than 9"),
+    ({"schedule": [[9, 1e-3, 1.0], [100, 1e-3, 0.1]]},
+     r"schedule\[1\].step is 100; expected at most steps - 1 \(99\)"),
+    ({"schedule": [[10, 0, 1.0]]}, r"schedule\[0\].lr is 0.0; expected more than 0"),
+    ({"schedule": [[10, 11, 0.01]]}, r"schedule\[0\].lr is 11.0; expected at most 10"),
+    ({"schedule": [[10, 1e-3, -1]]}, r"schedule\[0\].weight_decay is -1.0; expected at least 0"),
+    ({"schedule": [[10, 1e-4, 1001]]}, r"schedule\[0\].weight_decay is 1001.0; .* at most 1000"),
+    ({"schedule": [[10, 0.01, 999]]},
+     r"schedule\[0\].weight_decay is 999; expected at most 1 / schedule\[0\].lr \(100\)"),
+    ({"schedule": [[3, 1e-6, 1]], "lr_start": 1e-5}, r"lr_start is 1e-05; .*schedule\[0\].lr"),
+    ({"schedule": [[10, 1e-6, 1]], "lr_end": 1e-5}, r"lr_end is 1e-05; .*schedule\[0\].lr"),
 ])  # fmt: skip
 def test_impossible_branches_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as error:
         replace(TrainConfig(steps=100), **changes)
+    assert "\n" not in str(error.value)
 
 
-def test_a_branch_resumes_before_and_after_its_step(short: RunConfig) -> None:
-    config = override(short, steps=30, branch_step=20, branch_weight_decay=5.0)
+@pytest.mark.parametrize("changes", [
+    {"branch_step": 20, "branch_weight_decay": 5.0},
+    {"schedule": ((14, 2e-3, 0.0), (20, 5e-4, 5.0), (24, 1e-3, 0.1))},
+])  # fmt: skip
+def test_a_branch_resumes_before_and_after_its_step(
+    short: RunConfig, changes: dict[str, Any]
+) -> None:
+    config = override(short, steps=30, **changes)
 
     def fitted(state: TrainState, until: int) -> TrainState:
         return fit(state, make_objective(config, CPU), until=until, on_event=lambda _s, _e: None)

@@ -58,7 +58,15 @@ OWN: list[dict[str, Any]] = [
         "branch_lr": 1e-3,
         "branch_weight_decay": 9.0,
     },
-    {"seed": 2, "n_sequences": 130, "beta1": 0.5, "beta2": 0.9, "lr_start": 1e-3, "lr_end": 1e-4},
+    {
+        "seed": 2,
+        "n_sequences": 130,
+        "beta1": 0.5,
+        "beta2": 0.9,
+        "lr_start": 1e-3,
+        "lr_end": 1e-4,
+        "schedule": ((3, 2e-3, 9.0), (5, 1e-3, 0.0)),
+    },
     {"seed": 2, "n_sequences": 131, "gamma": 1.0, "gamma_qk": 0.2, "eps": 1e-5, "weight_decay": 0},
 ]
 """What the models of a batch may have of their own.

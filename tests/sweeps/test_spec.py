@@ -16,10 +16,12 @@ import yaml
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.rounding import decimal
 from anchor_interp._util.schema import canonical_json
-from anchor_interp.runs.config import override, run_id
+from anchor_interp.runs.config import override, run_id, total_decay
 from anchor_interp.runs.presets import preset
 from anchor_interp.sweeps import spec
+from anchor_interp.sweeps.columns import rows_where
 from anchor_interp.sweeps.folder import SweepFolder
+from anchor_interp.sweeps.rows import planned_row
 from anchor_interp.sweeps.spec import (
     SWEEPS,
     Grid,
@@ -30,6 +32,7 @@ from anchor_interp.sweeps.spec import (
     to_plain,
     written,
 )
+from anchor_interp.sweeps.table_files import from_csv, to_csv
 from anchor_interp.sweeps.typed import named_values, typed_sweep
 
 GRID = """
@@ -97,6 +100,8 @@ def test_config_path_is_relative_to_the_sweep_file(tmp_path: Path) -> None:
         ({"axes": {"anchors": [{1: 5, 2: 1}]}}, "in a sweep file write [{token: 1, function: {add"),
         ({"set": {"anchors": [{"tokn": 1}]}}, "has no field 'tokn' (did you mean 'token'?)"),
         ({"set": {"unseen": [3, 4]}}, "in a sweep file write [[3, 4], ...]"),
+        ({"axes": {"schedule": [[9, 1e-3, 1]]}}, "in a sweep file write [[1000, 0.001, 1.0], ...]"),
+        ({"axes": {"schedule": [[[9, 1, 9]]]}}, "train.schedule[0].weight_decay is 9; expected at"),
         ({"set": {"overrides": [[3, 4]]}}, "in a sweep file write [{pair: [3, 4], function: {"),
         ({"set": {"task": {"anchor": []}}}, "task has no field 'anchor' (did you mean 'anchors'?)"),
         ({"zip": [{"lr": [1e-3], "steps": [1, 2]}]}, "lr has 1, steps has 2"),
@@ -139,6 +144,27 @@ def test_plain_form_of_a_sweep_reads_back(tmp_path: Path) -> None:
     for path in (*SWEEPS.values(), anchors):
         file.write_text(json.dumps(to_plain(read_sweep(path))))  # eps is 1e-08 there
         assert read_sweep(file) == read_sweep(path)
+
+
+def test_schedules_are_an_axis_and_a_column(tmp_path: Path) -> None:
+    file, later = tmp_path / "sweep.yaml", ((1000, 1e-3, 1.0), (2000, 5e-4, 0.01))
+    file.write_text(
+        "{preset: tiny, axes: {schedule: [[], [[1000, 1e-3, 1]], [[1000, 1e-3, 1], "
+        "[2000, 5e-4, 0.01]]]}}"
+    )
+    found = read_sweep(file).configs()
+    asked = [override(preset("tiny"), schedule=later[:n]) for n in range(3)]
+    assert list(found.values()) == asked == list(Sweep((Grid(preset("tiny"), {
+        "schedule": [(), [(1000, 1e-3, 1.0)], np.array(later, object)]}),)).configs().values())  # fmt: skip
+    assert list(found)[0] == run_id(preset("tiny"))
+    assert parse_sweep(json.loads(json.dumps(to_plain(read_sweep(file))))).configs() == found
+    rows = [planned_row(*run) for run in found.items()]
+    first, second = "1000 lr 0.001 wd 1.0", "2000 lr 0.0005 wd 0.01"
+    assert [row["schedule"] for row in rows] == [None, first, f"{first}; {second}"]
+    assert [row["total_decay"] for row in rows] == [total_decay(one.train) for one in asked]
+    assert [row["schedule"] for row in from_csv(to_csv(rows))] == [row["schedule"] for row in rows]
+    kept, _ = rows_where(rows, named_values([f"schedule={first}; {second}"]))
+    assert kept == rows[2:]
 
 
 def test_seeds_on_the_command_line() -> None:

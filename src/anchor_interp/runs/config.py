@@ -5,6 +5,7 @@ Device, threads and paths do not change a run's result, so they are not part of 
 This module does not import torch.
 """
 
+import itertools
 import math
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -38,6 +39,8 @@ SCHEMA = 1
 """Schema number of configurations and of all files of a run folder."""
 
 MAX_CONFIG_BYTES = 1 << 20
+Piece: TypeAlias = tuple[int, float, float]
+"""The updates after which it holds, the peak learning rate, the weight decay."""
 _MAX_STEPS = 1 << 40
 _MOST_AFTER_FIT = 1_000
 
@@ -55,10 +58,10 @@ class TrainConfig:
     lr: float = bounded(1e-3, above=0, high=10)
     """Peak learning rate."""
     lr_start: float = bounded(0.0, low=0, high=10)
-    """Learning rate at which the linear warm-up starts; at most lr, and at most branch_lr if the
-    branch lies within the warm-up."""
+    """Learning rate at which the linear warm-up starts; at most lr, and at most the peak of a
+    branch or piece within the warm-up."""
     lr_end: float = bounded(0.0, low=0, high=10)
-    """Learning rate at which the cosine ends; at most lr."""
+    """Learning rate at which the cosine ends; at most every peak."""
     warmup: float = bounded(0.05, low=0, high=1)
     """Share of the steps that warm up."""
     weight_decay: float = bounded(0.01, low=0, high=1000)
@@ -88,6 +91,9 @@ class TrainConfig:
     """Peak of the schedule from ``branch_step`` on; lr if None."""
     branch_weight_decay: float | None = bounded(None, low=0, high=1000, since=2)
     """AdamW's coefficient from ``branch_step`` on; weight_decay if None."""
+    schedule: tuple[Piece, ...] = bounded((), since=2)
+    """Pieces (step, lr, weight_decay): after ``step`` updates this peak and this decay hold, until
+    the next piece. A branch is a schedule of one piece: give one of the two."""
     until_accuracy: float | None = bounded(None, above=0, high=1, since=2)
     """Training is fitted once two evaluations in a row find this accuracy on the training probe,
     and goes on as long again, by at most 1,000 steps; ``steps`` is the most, and the schedule's
@@ -101,19 +107,28 @@ class TrainConfig:
                 f"train.branch_step is {step} and branch_lr, branch_weight_decay are {changes}; "
                 "expected a step with at least one of them, or none of the three"
             )
+        if self.schedule and step is not None:
+            how = "expected one of them: a branch is a piece of a schedule"
+            raise ConfigError(f"train.branch_step is {step} and train.schedule has pieces; {how}")
+        for i, (begin, lr, decay) in enumerate(self.schedule):
+            piece, before = f"train.schedule[{i}]", self.pieces[i][0]
+            checked(begin, int, f"{piece}.step", above=before)
+            checked(lr, float, f"{piece}.lr", above=0, high=10)
+            checked(decay, float, f"{piece}.weight_decay", low=0, high=1000)
         for name, value, most, reason in self._limits():
             if value > most:
                 raise ConfigError(f"train.{name} is {value:.9g}; expected at most {reason}")
 
     def _limits(self) -> Iterator[tuple[str, float, float, str]]:
         """Fields that others limit: name, value, the most it may be, and what that is."""
-        n, step = self.n_sequences, -1 if self.branch_step is None else self.branch_step
+        n, last = self.n_sequences, self.steps - 1
         yield "batch_size", self.batch_size, n, f"n_sequences ({n})"
-        yield "branch_step", step, self.steps - 1, f"steps - 1 ({self.steps - 1})"
-        for part, (lr, decay) in (("", self.rates(0)), ("branch_", self.rates(self.steps))):
+        later = [f"schedule[{i}]." for i in range(len(self.schedule))] or ["branch_"]
+        for part, (step, lr, decay) in zip(["", *later], self.pieces, strict=False):
+            yield f"{part}step", step, last, f"steps - 1 ({last})"
             peak = f"{part}lr ({lr:g}), the peak of the learning rate"
             yield "lr_end", self.lr_end, lr, peak
-            if not part or step < self.warmup_steps:
+            if not step or step < self.warmup_steps:
                 yield "lr_start", self.lr_start, lr, peak
             reason = f"1 / {part}lr ({1 / lr:g}): a step multiplies each weight by 1 - lr * decay"
             yield f"{part}weight_decay", decay, 1 / lr, reason
@@ -123,16 +138,23 @@ class TrainConfig:
         """Steps of the linear warm-up."""
         return round(self.warmup * self.steps)
 
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The rates of the start, then those of the branch or the schedule."""
+        start, lr, decay = (0, self.lr, self.weight_decay), self.branch_lr, self.branch_weight_decay
+        if self.branch_step is None:
+            return start, *self.schedule
+        later = self.lr if lr is None else lr, self.weight_decay if decay is None else decay
+        return start, (self.branch_step, *later)
+
     def is_logged(self, step: int) -> bool:
         """Whether a step has a line of metrics."""
         return not step % self.log_every or not step % self.eval_every or step >= self.steps
 
     def rates(self, step: int) -> tuple[float, float]:
         """Peak learning rate and weight decay of the update after ``step`` updates."""
-        if self.branch_step is None or step < self.branch_step:
-            return self.lr, self.weight_decay
-        lr, decay = self.branch_lr, self.branch_weight_decay
-        return self.lr if lr is None else lr, self.weight_decay if decay is None else decay
+        *_, (_, lr, decay) = (piece for piece in self.pieces if piece[0] <= step)
+        return lr, decay
 
 
 @dataclass(frozen=True)
@@ -196,7 +218,7 @@ def learning_rate(config: TrainConfig, step: int) -> float:
     """Learning rate of the update after ``step`` updates.
 
     It rises linearly from ``lr_start`` to ``lr`` over the warm-up, then follows a cosine to
-    ``lr_end`` (both papers, appendix A). From ``branch_step`` on the branch's peak replaces ``lr``.
+    ``lr_end`` (both papers, appendix A). From a branch or piece on its peak replaces ``lr``.
     """
     (peak, _), warmup = config.rates(step), config.warmup_steps
     if step < warmup:
@@ -212,13 +234,13 @@ def total_decay(config: TrainConfig, until: int | None = None) -> float:
     AdamW shrinks a weight without gradient by exp(-total_decay).
     """
     last = config.steps if until is None else until
-    branch = last if config.branch_step is None else min(config.branch_step, last)
-    (lr, decay), (later, later_decay) = config.rates(0), config.rates(config.steps)
-    total = decay * _sum_of_rates(config, lr, branch)
-    if branch == last:
-        return total
-    after = _sum_of_rates(config, later, last) - _sum_of_rates(config, later, branch)
-    return total + later_decay * after
+    total, pieces = 0.0, config.pieces
+    starts = [min(start, last) for start, _, _ in pieces]
+    for (_, lr, decay), (start, end) in zip(
+        pieces, itertools.pairwise((*starts, last)), strict=True
+    ):
+        total += decay * (_sum_of_rates(config, lr, end) - _sum_of_rates(config, lr, start))
+    return total
 
 
 def _sum_of_rates(config: TrainConfig, lr: float, steps: int) -> float:

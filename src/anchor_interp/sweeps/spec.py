@@ -35,7 +35,7 @@ from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp._util.files import read_bytes
 from anchor_interp._util.rounding import decimal
 from anchor_interp._util.schema import checked, checked_path, from_dict, shown, to_dict
-from anchor_interp.runs.config import RunConfig, override, read_config, run_id
+from anchor_interp.runs.config import RunConfig, TrainConfig, override, read_config, run_id
 from anchor_interp.runs.presets import preset
 from anchor_interp.tasks.catalog import named_task
 from anchor_interp.tasks.task import Task
@@ -49,8 +49,9 @@ _SPELLED = {
     "anchors": "[{token: 1, function: {add: 5}}, ...]",
     "overrides": "[{pair: [3, 4], function: {add: -6}}, ...]",
     "unseen": "[[3, 4], ...]",
+    "schedule": "[[1000, 0.001, 1.0], ...]",
 }
-"""How a file gives the fields of an anchor task that are neither numbers nor names."""
+"""How a file gives the fields that are neither numbers nor names."""
 
 _TAG = "tag:yaml.org,2002:"
 _NUMBERS = {
@@ -276,10 +277,10 @@ def _entry(name: str, value: Any, start: RunConfig) -> Any:
         return named_task(value)
     if name == "task" and isinstance(value, Mapping):
         return from_dict(Task, value, "task")
-    hint = get_type_hints(type(start.task)).get(name) if name in _SPELLED else None
-    if hint is None or isinstance(value, tuple):
+    hints = {**get_type_hints(type(start.task)), **get_type_hints(TrainConfig)}
+    if name not in _SPELLED or name not in hints or isinstance(value, tuple):
         return value
     how = f"; in a sweep file write {_SPELLED[name]}, and an axis as a list of these"
     with raising(ConfigError, "", how):
-        own: Any = from_dict(hint, value, name)
+        own: Any = from_dict(hints[name], value, name)
     return own
