@@ -36,7 +36,7 @@ Numbers = dict[str, float | str | None]  # columns of a study's table: numbers, 
 # Training losses, in nats: 0.05 is where data count as fitted (NeurIPS paper, section 6).
 LEVELS: Mapping[str, float] = {"steps_to_loss": 0.05, "steps_to_half": 0.5}
 MATCHED = 0.999  # the ID accuracy at which corners on addition are compared
-APART = 0.2  # how much larger the mean cosine within a kind of anchors is
+APART = 0.1  # by how much a kind of anchors comes to have larger cosines than two have
 _LOGGED = 5
 CURVE, CURVE_POINTS = "held_out_loss_", 15  # held-out losses along the training of a language model
 
@@ -140,11 +140,13 @@ def parts(run: Run) -> Numbers:
     A part is never later than the last step; anchors that are never apart have None.
     """
     found = along(run, two_parts, subject=True).rows
-    steps: Numbers = {
-        f"{name}_step": passed({row["step"]: row[name] for row in found}, 2, least)
-        for name, least in (("reasoning", 0.5), ("memory", 0.5), ("embedding_apart", APART),
-                            ("value_apart", APART))
-    }  # fmt: skip
+
+    def half(name: str, least: float = 0.5) -> float | None:
+        return passed({row["step"]: row[name] for row in found}, 2, least)
+
+    steps: Numbers = {f"{name}_step": half(name) for name in ("reasoning", "memory")}
+    for name in ("embedding_apart", "value_apart"):
+        steps[f"{name}_step"] = half(name, found[0][name] + APART)
     for name in ("reasoning", "memory"):
         steps[f"{name}_half"] = float(steps[f"{name}_step"] is not None)
         steps[f"{name}_step"] = steps[f"{name}_step"] or float(run.steps[-1])

@@ -49,7 +49,7 @@ def two_parts(seed: int) -> AnchorTask:
 
 
 def _memory() -> Sweep:
-    start = preset("tiny", steps=6_000, lr_end=1e-3, warmup=200 / 6_000)
+    start = preset("tiny", steps=4_000, lr_end=1e-3, warmup=200 / 4_000)
     start = override(start, eval_every=1_000, checkpoint_every=100)
     gammas = {"gamma": (*LARGE, 0.6, *SMALL)}
     return Sweep(tuple(Grid(override(start, task=two_parts(seed)), gammas, seeds=(seed,))
