@@ -1,0 +1,100 @@
+"""Scripts on later papers: what trains, what is measured along training, and what judges."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import anchor_interp as ai
+import measures
+from anchor_interp.interventions.subject import subject_of
+from anchor_interp.runs.config import total_decay
+from anchor_interp.sweeps.rows import planned_row
+from effects import Row, grouped
+from later import bridge, memory, windows
+from questions import routes_first
+from studies import task_columns
+
+
+@pytest.mark.parametrize(
+    ("values", "n", "step"),
+    [
+        ({0: 0.9, 5: 0.4, 10: 0.5, 15: 0.6}, 2, 10.0),
+        ({0: 0.9, 5: 0.4, 10: 0.5, 15: 0.6}, 3, None),
+        ({0: math.nan, 5: 0.5, 10: 0.5, 15: 0.4}, 2, 5.0),
+    ],
+)
+def test_a_number_has_passed_when_it_stays(
+    values: dict[int, float], n: int, step: float | None
+) -> None:
+    assert measures.passed(values, n) == step
+
+
+def test_a_fifth_anchor_is_told_from_the_table() -> None:
+    for name, add in bridge.CONDITIONS.items():
+        task = bridge.bridged(add)
+        assert bridge.condition(task_columns(task)) == name
+        assert task.unseen == ((3, 4), (4, 3))
+        assert len(task.seen) == (14 if add is None else 23)
+
+
+def test_quarters_have_equal_sums_of_decay_and_arms_are_told_from_the_table() -> None:
+    totals = {}
+    for name, config in windows.ARMS.items():
+        assert windows.arm(planned_row("run", config)) == name
+        totals[name] = total_decay(config.train)
+    equal = [totals[f"quarter {n}"] for n in (2, 3, 4)]
+    assert equal == pytest.approx([equal[0]] * 3)
+    assert totals["equal sum"] == pytest.approx(equal[0], rel=0.02)  # but for the warm-up
+    for begin in windows.ONSETS:
+        config = windows.window(begin)
+        assert windows.onset(planned_row("run", config)) == f"after {begin}"
+        assert config.train.rates(begin - 1)[1] == windows.LITTLE
+        assert config.train.rates(begin)[1] == windows.MUCH
+
+
+def test_a_basin_is_the_share_of_onsets_that_led_to_the_rule() -> None:
+    rows: list[Row] = [
+        {"run_id": f"{gamma}-{place}", "gamma": gamma, "seed": 1, "ood_accuracy": accuracy}
+        for gamma, good in ((0.4, 3), (0.7, 6))
+        for place, accuracy in enumerate([0.5] * good + [0.49] * (6 - good))
+    ]
+    assert [row["basin"] for row in windows.basins(rows)] == [0.5, 1.0]
+    assert not windows.basins(rows[1:6])
+
+
+def test_reasoning_follows_the_rule_and_memory_a_table() -> None:
+    task = memory.two_parts(1)
+    kinds = grouped([{"memory": any(token in memory.MEMORY for token in pair), "pair": pair}
+                     for pair in task.seen], ("memory",))  # fmt: skip
+    assert [len(rows) for rows in kinds.values()] == [16, 16]
+    for row in kinds[False,]:
+        assert np.array_equal(
+            task.target(row["pair"], task.keys), task.composed(row["pair"], task.keys)
+        )
+    targets = np.array([task.target(row["pair"], task.keys) for row in kinds[True,]])
+    assert np.abs(np.corrcoef(targets)[np.triu_indices(16, 1)]).mean() < 0.2
+    other = memory.two_parts(2)
+    assert task.override((5, 5)) != other.override((5, 5))
+    assert task.override((5, 5)) == memory.two_parts(1).override((5, 5))
+
+
+def test_parts_are_measured_as_by_hand() -> None:
+    task = memory.two_parts(1)
+    model = ai.build_model(ai.ModelConfig(), ai.InitConfig(), seed=3)
+    found = measures.two_parts(subject_of(model, task, 0))
+    rows, v, o = (w.detach() for w in (model.W_E[1:9], model.W_V[0, 0], model.W_O[0, 0]))
+    for name, vectors in (("embedding", rows), ("value", rows @ v @ o)):
+        cosine = torch.nn.functional.cosine_similarity(vectors[:, None], vectors[None], dim=-1)
+        within = (cosine[:4, :4].sum() + cosine[4:, 4:].sum() - 8) / 24
+        assert found[f"{name}_apart"] == pytest.approx(
+            float(within - cosine[:4, 4:].mean()), abs=1e-5
+        )
+    assert found["reasoning"] < 0.1
+    assert found["memory"] < 0.1
+
+
+def test_settings_of_routes_are_told_from_the_table() -> None:
+    for name, config in routes_first.SETTINGS.items():
+        assert routes_first.setting(planned_row("run", config)) == name
