@@ -128,10 +128,11 @@ class Pages:
     def later(self) -> str:
         """What later papers say, and what our runs say of it."""
         claims = [claim for claim in self.claims if claim.later]
-        head = ["paper", "in our words", "verdict", "effect (95 %)", "least / finds", "runs"]
+        head = ["paper", "in our words", "verdict", "effect (95 %)", "least", "runs"]
         lines = []
         for claim in claims:
             verdict, _, effect, least, _, runs = self._line(claim)
+            least = least.partition(" /")[0]
             lines.append([claim.source, claim.asks, verdict, effect, least, runs])
         return table(head, lines)
 
