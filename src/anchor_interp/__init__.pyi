@@ -67,7 +67,7 @@ from .tasks.examples import Dataset as Dataset
 from .tasks.examples import Examples as Examples
 from .tasks.examples import Plane as Plane
 from .tasks.examples import Split as Split
-from .tasks.exchanges import exchange_label as exchange_label
+from .tasks.counterfactuals import exchange_label as exchange_label
 from .tasks.functions import Affine as Affine
 from .tasks.functions import Anchor as Anchor
 from .tasks.functions import Override as Override
