@@ -42,7 +42,6 @@ from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import InterchangePairs
 from anchor_interp.tasks.examples import Examples, Integers, as_integers
 from anchor_interp.tasks.hashing import batch_indices
-from anchor_interp.tasks.sequences import as_examples
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -161,7 +160,7 @@ def interchange(
         n=len(answers),
         counterfactual=share(pairs.counterfactual),
         base=share(exchange.answers),
-        source=share(as_examples(pairs.source).answers),
+        source=share(pairs.source.answers),
         anchor_moved=None if pairs.anchor_moved is None else share(pairs.anchor_moved),
         key_moved=None if pairs.key_moved is None else share(pairs.key_moved),
         untouched=share(exchange.answers, untouched.argmax(-1).cpu().numpy()),
@@ -275,7 +274,7 @@ class _Exchange:
             pairs, InterchangePairs, "pairs (of exchange_label, or interchange_pairs of anchors)"
         )
         checked(batch_size, int, "batch_size", low=1)
-        model, both = subject.model, (as_examples(pairs.base), as_examples(pairs.source))
+        model, both = subject.model, (pairs.base, pairs.source)
         self.rows, self.answers = model_rows(model, both[0]), both[0].answers
         self._model, self._pairs = model, pairs.made
         self.sites = check_sites(model, [site] if isinstance(site, Site) else site)

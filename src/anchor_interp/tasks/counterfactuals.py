@@ -19,17 +19,15 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import check_name, checked
 from anchor_interp.tasks.anchor import AnchorTask, check_anchors
-from anchor_interp.tasks.examples import Examples, as_integers
+from anchor_interp.tasks.examples import Examples, as_examples, as_integers
 from anchor_interp.tasks.functions import Ints, Keys, Pair
 from anchor_interp.tasks.hashing import below, nth_allowed, random_bits, random_choice
 from anchor_interp.tasks.sequences import (
     Place,
     Sequences,
-    as_examples,
     assemble,
     draw,
     draw_noise,
-    places,
 )
 
 Perturbation = Literal["key", "first", "second", "order", "noise"]
@@ -95,21 +93,21 @@ class InterchangePairs(Readable):
     """Of anchors, all pairs of an exchange: (a1, a2), (a1', a2'), (a1', a2) and (a1, a2')."""
 
     def __post_init__(self) -> None:
-        base = _paired(self.base, self.source)[0]
+        base, source = _paired(self.base, self.source)
         expected = _one_each(self.counterfactual, "counterfactual", len(base))
-        object.__setattr__(self, "counterfactual", expected)
+        for name, value in {"base": base, "source": source, "counterfactual": expected}.items():
+            object.__setattr__(self, name, value)
 
     def _summary(self) -> str:
         about = f"{len(self.base)} base sequences, each with a source; {self.left_out} left out"
         return about if self.label is None else f"{about}; exchanged: {self.label}"
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        base, source = as_examples(self.base), as_examples(self.source)
         return _rows_of(
-            base=base.tokens,
-            source=source.tokens,
-            base_target=base.answers,
-            source_target=source.answers,
+            base=self.base.tokens,
+            source=self.source.tokens,
+            base_target=self.base.answers,
+            source_target=self.source.answers,
             counterfactual=self.counterfactual,
         )
 
@@ -187,8 +185,8 @@ def interchange_pairs(
 
 
 def exchange_label(
-    base: Sequences | Examples,
-    source: Sequences | Examples,
+    base: Examples,
+    source: Examples,
     label: str,
     answer: Callable[[Mapping[str, np.ndarray]], np.ndarray],
 ) -> InterchangePairs:
@@ -225,7 +223,7 @@ def exchange_label(
 
 def swap_anchors(sequences: Sequences) -> UInt8[np.ndarray, "n length"]:
     """The same tokens with the two anchors of every sequence exchanged."""
-    first, tokens = places(sequences, "first"), sequences.tokens.copy()
+    first, tokens = sequences.positions("first"), sequences.tokens.copy()
     rows = np.arange(len(tokens))
     tokens[rows, first], tokens[rows, first + 1] = tokens[rows, first + 1], tokens[rows, first]
     return tokens
@@ -271,7 +269,7 @@ def replace_anchors(
 
 def _with_token(sequences: Sequences, place: Place, new: Ints) -> UInt8[np.ndarray, "n length"]:
     tokens = sequences.tokens.copy()
-    tokens[np.arange(len(tokens)), places(sequences, place)] = new
+    tokens[np.arange(len(tokens)), sequences.positions(place)] = new
     return tokens
 
 
@@ -378,7 +376,7 @@ def _rows_of(**columns: Any) -> Iterator[dict[str, Any]]:
         yield dict(zip(columns, texts, strict=True))
 
 
-def _paired(base: Sequences | Examples, source: Sequences | Examples) -> tuple[Examples, Examples]:
+def _paired(base: Examples, source: Examples) -> tuple[Examples, Examples]:
     """Both as examples; ConfigError if they are not as many."""
     pair = as_examples(base), as_examples(source)
     if len(pair[0]) != len(pair[1]):
