@@ -36,7 +36,7 @@ from anchor_interp.tasks.examples import as_examples, as_integers
 CENTRED = {"LN": True, "LNPre": True, "RMS": False, "RMSPre": False}
 """Whether a LayerNorm takes the mean away, by ``normalization_type``."""
 _MOST_COLUMNS = 8  # answers that a table shows one by one
-Parts = dict[str, Tensor]
+Terms = dict[str, Tensor]
 """Components of a stream where it is read by name, each (batch, d_model)."""
 
 
@@ -144,7 +144,7 @@ def _read(activation: Tensor, at: Int64[np.ndarray, " batch"]) -> Tensor:
     return at_least_float32(activation[np.arange(len(activation)), at])
 
 
-def _components(model: HookedTransformer, rows: Rows, where: Int64[np.ndarray, " batch"]) -> Parts:
+def _components(model: HookedTransformer, rows: Rows, where: Int64[np.ndarray, " batch"]) -> Terms:
     """What the unembedding reads where each sequence is answered, as a sum of components."""
     post, attn_only = layout(model) == "post", model.cfg.attn_only
     embeds = ["embed"] + ["pos_embed"] * (model.cfg.positional_embedding_type == "standard")
@@ -155,7 +155,7 @@ def _components(model: HookedTransformer, rows: Rows, where: Int64[np.ndarray, "
     normed = model.cfg.normalization_type in CENTRED  # not so with post-LayerNorm or none
     whole = activations(model, rows, names + ["ln_final.hook_scale"] * normed)
     seen = {name: _read(activation, where) for name, activation in whole.items()}
-    parts: Parts = {name: seen[f"hook_{name}"] for name in embeds}
+    parts: Terms = {name: seen[f"hook_{name}"] for name in embeds}
     blocks: Any = model.blocks
     for layer, block in enumerate(blocks):
         at = f"blocks.{layer}."
@@ -178,7 +178,7 @@ def _components(model: HookedTransformer, rows: Rows, where: Int64[np.ndarray, "
     return parts
 
 
-def _normed(parts: Parts, norm: Any, scale: Tensor, name: str, *, centred: bool = True) -> Parts:
+def _normed(parts: Terms, norm: Any, scale: Tensor, name: str, *, centred: bool = True) -> Terms:
     """The components after a LayerNorm whose scale is held fixed, with its bias as one of them."""
     gain = getattr(norm, "w", 1.0)
     normed = {

@@ -30,7 +30,7 @@ from anchor_interp._util.limits import launched
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.loop import TrainState
 
-Rows = TypeVar("Rows", npt.NDArray[np.int64], Tensor)
+_Rows = TypeVar("_Rows", npt.NDArray[np.int64], Tensor)
 _DONE, _FAILED = "done", "failed"  # what process 0 tells instead of a state
 
 
@@ -43,7 +43,7 @@ class Processes:
     size: int = 1
     """How many there are."""
 
-    def own(self, rows: Rows) -> Rows:
+    def own(self, rows: _Rows) -> _Rows:
         """This process's share of a step's rows."""
         return rows[self.rank :: self.size]
 
