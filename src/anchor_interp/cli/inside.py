@@ -28,6 +28,7 @@ def ask(
     Args:
         out: The page; an existing one is replaced.
     """
+    from anchor_interp.analysis.asking import to_ask
     from anchor_interp.pages.ask_page import write_ask
     from anchor_interp.runs.run import load
 

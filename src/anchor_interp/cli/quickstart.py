@@ -57,6 +57,7 @@ def train_phases(
     configs = {name: override(config, seed=seed) for name, config in QUICKSTART.items()}
     output_folder(out, "the quickstart", "run", "sweep")
     from anchor_interp._util.progress import reporting
+    from anchor_interp.analysis.asking import to_ask
     from anchor_interp.analysis.findings import gather
     from anchor_interp.behaviour.answers import answer_map
     from anchor_interp.pages.answer_figures import answer_maps
