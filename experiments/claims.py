@@ -7,11 +7,11 @@ supports one in twenty is expected to be chance. Whatever was ever judged stays 
 ``archive.csv`` holds those that no figure shows, with their last result; *withdrawn* are those that
 could hardly fail, or whose runs their own sentence excludes.
 
-The verdicts are those of :func:`anchor_interp.sweeps.effects.decide`, and more. *Mixed*: parts that
-both belong to the paper's stratum disagree. *Not run*: there is no study, or no table. *Nothing
-comparable*: the runs to be compared do not occur. *Not answerable here* is also what runs are that
-have not fitted, are at chance, are fewer than five of a kind or than half of those planned. Parts
-of a claim are adjusted by Holm's method (1979).
+The verdicts are those of :func:`anchor_interp.sweeps.effects.judge_effect`, and more. *Mixed*:
+parts that both belong to the paper's stratum disagree. *Not run*: there is no study, or no table.
+*Nothing comparable*: the runs to be compared do not occur. *Not answerable here* is also what runs
+are that have not fitted, are at chance, are fewer than five of a kind or than half of those
+planned. Parts of a claim are adjusted by Holm's method (1979).
 
 Claims were written down before their runs, but for those on ``known`` studies and seeds. Those of
 ``registered.toml`` were committed before any run of theirs was trained.
@@ -30,7 +30,7 @@ from typing import Any, Literal
 from scipy.stats import false_discovery_control
 
 from anchor_interp._util.errors import StoreError
-from anchor_interp.sweeps.effects import FEWEST, LEVEL, Estimate, decide
+from anchor_interp.sweeps.effects import FEWEST, LEVEL, Estimate, judge_effect
 from effects import Effect, Finding, Rows
 
 HERE = Path(__file__).parent
@@ -232,7 +232,7 @@ def _decide(found: Finding | None, least: float, q: float | None) -> tuple[Verdi
     if found.found is None or q is None:
         return "nothing comparable", "the number does not vary between these runs"
     verdict: Verdict
-    verdict, reason = decide(found.found, least, q)
+    verdict, reason = judge_effect(found.found, least, q)
     if verdict == "reversed" and found.is_margin:
         return "not supported", f"the interval ends below {least:.2g}: {_MISSED}"
     other = found.with_censored
@@ -240,7 +240,7 @@ def _decide(found: Finding | None, least: float, q: float | None) -> tuple[Verdi
         return verdict, reason
     unless = f"{other.effect:+.2f} with the runs that did not converge"
     if verdict == "reversed" and (other.effect >= 0 or other.p > LEVEL):
-        verdict, reason = decide(found.found, least, 1.0)
+        verdict, reason = judge_effect(found.found, least, 1.0)
     against = verdict == "not supported" and other.effect >= least
     if against or (verdict == "supported" and other.effect < least):
         return "inconclusive", unless

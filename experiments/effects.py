@@ -38,7 +38,7 @@ from anchor_interp.analysis.statistics import (
     spread_of,
     student_quantile,
 )
-from anchor_interp.sweeps.effects import FEWEST, Estimate, Stratum, line, trend
+from anchor_interp.sweeps.effects import FEWEST, Estimate, Stratum, find_rise, find_trend
 
 Row = dict[str, Any]  # one run: its columns by name
 Rows = Sequence[Row]
@@ -170,7 +170,7 @@ class Difference(Effect):
     """The mean of a number in runs of one kind minus that in runs of another.
 
     Without ``within`` the interval is Welch's and p exact. With it runs are compared inside strata
-    of equal ``within`` that have five of each kind (:func:`anchor_interp.sweeps.effects.line`).
+    of equal ``within`` with five of each kind (:func:`anchor_interp.sweeps.effects.find_rise`).
     ``adjusted`` is the effect at equal settings, but for those that are ``free``: every stratum has
     a slope for each setting that varies in it. It takes the strata with two runs for each
     coefficient; where no setting varies there is none.
@@ -210,14 +210,14 @@ class Difference(Effect):
             why = self.unanswerable(*samples) if min(map(len, samples)) else ""
             note = why or "; ".join(notes) or "no runs of either kind"
             return finding_of(samples, censored, problem=problem, note=note)
-        found = line([self._stratum(*pair, ()) for pair in used])
+        found = find_rise([self._stratum(*pair, ()) for pair in used])
         left_out = ("task", "normalization", *self.within, *self.free)
         columns = [name for name in SETTINGS if name not in left_out]
         held = tuple(name for name in columns if any(_varies(name, [*a, *b]) for a, b in used))
         given = [self._stratum(*pair, columns) for pair in used]
         enough = [s for s in given if s.given is not None and len(s.x) >= 2 * (2 + _rank(s.given))]
         both = [[row for pair in used for row in pair[side]] for side in (0, 1)]
-        adjusted = line(enough) if held else None
+        adjusted = find_rise(enough) if held else None
         return finding_of(both, censored, found, adjusted=adjusted, held=held)
 
     def _stratum(self, more: Rows, less: Rows, columns: Sequence[str]) -> Stratum:
@@ -272,7 +272,7 @@ class OverSetting(Effect):
 class Trend(OverSetting):
     """Spearman's correlation: the mean over groups, weighted by their runs.
 
-    See :func:`anchor_interp.sweeps.effects.trend`.
+    See :func:`anchor_interp.sweeps.effects.find_trend`.
     """
 
     def measure(self, rows: Rows) -> Finding:
@@ -282,7 +282,7 @@ class Trend(OverSetting):
         used = [row for group in groups for row in group]
         if used and (problem := self.unanswerable(used)):
             return finding_of([used], censored, problem="not answerable here", note=problem)
-        found = trend(self.strata(groups))
+        found = find_trend(self.strata(groups))
         if found is None:
             note = f"{len(used)} runs at several values of {_named(self.on)}"
             return finding_of([used], censored, problem="nothing comparable", note=note)
@@ -293,7 +293,7 @@ class Rise(OverSetting):
     """How far a number rises from the smallest to the largest value of a setting.
 
     It is the slope of a straight line times the range of the setting, with a level for each group
-    (:func:`anchor_interp.sweeps.effects.line`); a group with fewer than three runs or with one
+    (:func:`anchor_interp.sweeps.effects.find_rise`); a group with fewer than three runs or with one
     value is left out.
     """
 
@@ -302,7 +302,7 @@ class Rise(OverSetting):
         (sample,), censored = self.samples(rows, self.of, self.only)
         groups = varied(sample, self.within, self.on)
         used = [row for group in groups for row in group]
-        found = line(self.strata(groups))
+        found = find_rise(self.strata(groups))
         if found is None:
             note = f"no group has three runs at several values of {_named(self.on)}"
             problem = "not answerable here" if sample else ""

@@ -17,11 +17,11 @@ from anchor_interp.interventions.interchange import (
     interchange,
     learn_subspace,
     random_subspace,
+    renamed_answers,
 )
 from anchor_interp.interventions.sites import Site
 from anchor_interp.runs.run import Run
-from anchor_interp.tasks.counterfactuals import interchange_pairs
-from anchor_interp.tasks.exchanges import InterchangePairs, renamed_answers
+from anchor_interp.tasks.counterfactuals import InterchangePairs, interchange_pairs
 from effects import Row, Rows
 from evidence.measured import count, ends, spread, used
 from ledger import table

@@ -62,12 +62,12 @@ from .sweeps.effects import effect as effect
 from .tasks.anchor import TASKS as TASKS
 from .tasks.anchor import AnchorTask as AnchorTask
 from .tasks.counterfactuals import contrast_pairs as contrast_pairs
+from .tasks.counterfactuals import exchange_label as exchange_label
 from .tasks.counterfactuals import interchange_pairs as interchange_pairs
 from .tasks.examples import Dataset as Dataset
 from .tasks.examples import Examples as Examples
 from .tasks.examples import Plane as Plane
 from .tasks.examples import Split as Split
-from .tasks.exchanges import exchange_label as exchange_label
 from .tasks.functions import Affine as Affine
 from .tasks.functions import Anchor as Anchor
 from .tasks.functions import Override as Override

@@ -33,7 +33,7 @@ from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.counterfactuals import replace_keys
 from anchor_interp.tasks.functions import Affine, Anchor
-from anchor_interp.tasks.sequences import drawn_sequences, places
+from anchor_interp.tasks.sequences import drawn_sequences
 
 OF: dict[Mechanism, RouteName] = {
     "symmetric": "symmetric",
@@ -122,7 +122,7 @@ def test_a_leg_computed_sequence_by_sequence_agrees() -> None:
     between = torch.from_numpy(reachable_edges(model, 9) & ~np.eye(9, dtype=bool))
     sums = np.zeros(3)
     count = changed = 0
-    key, first, second = (places(clean, name) for name in ("key", "first", "second"))
+    key, first, second = (clean.positions(name) for name in ("key", "first", "second"))
     with torch.no_grad():
         for i in range(40):
             original, exchanged = model(before[i, None])[0, -1], model(after[i, None])[0, -1]

@@ -33,7 +33,7 @@ from anchor_interp.analysis.states import State, read_state
 from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.models.exact import Mechanism, Normalization, exact_model
 from anchor_interp.tasks.anchor import TASKS
-from anchor_interp.tasks.sequences import draw, places
+from anchor_interp.tasks.sequences import draw
 
 
 @pytest.mark.parametrize(("mechanism", "normalization"), CASES)
@@ -153,7 +153,7 @@ def test_each_tensor_is_what_its_reader_sees(normalization: Normalization) -> No
     """Weights applied to a tensor by hand give what the model computes from it."""
     model = arbitrary_model(normalization)
     sequences = draw(SMALL, SMALL.pairs, "all", 5, seed=0, stream="states")
-    rows = torch.arange(5), torch.from_numpy(places(sequences, "first"))
+    rows = torch.arange(5), torch.from_numpy(sequences.positions("first"))
 
     def state(name: State, layer: int) -> np.ndarray:
         return read_state(model, name, layer, "first", sequences)

@@ -16,7 +16,6 @@ from anchor_interp.behaviour.phase import (
     Phase,
     SplitScore,
     Thresholds,
-    asked,
     classify,
     decide,
     meanings,
@@ -145,12 +144,12 @@ def test_a_number_near_a_line_names_the_phase_beyond_it() -> None:
 
 def test_a_phase_hangs_on_what_could_change_it() -> None:
     fitted = {"train_accuracy", "id_accuracy", "ood_accuracy"}
-    assert asked(measured(train=0.5)) == {"train_accuracy"}
-    assert asked(measured(seen=0.1, ood=0.1)) == fitted
-    assert asked(measured(ood=1.0, commutativity=1.0)) == fitted
+    assert deciding(measured(train=0.5)) == {"train_accuracy"}
+    assert deciding(measured(seen=0.1, ood=0.1)) == fitted
+    assert deciding(measured(ood=1.0, commutativity=1.0)) == fitted
     decides = fitted | {"commutativity", "key_dependence"}
-    assert asked(measured(commutativity=1.0)) >= decides
-    assert "key_dependence" not in asked(measured(commutativity=0.1))
+    assert deciding(measured(commutativity=1.0)) >= decides
+    assert "key_dependence" not in deciding(measured(commutativity=0.1))
 
 
 def test_every_phase_has_a_meaning() -> None:

@@ -4,7 +4,7 @@ import torch
 
 from anchor_interp.models.exact import Mechanism
 from anchor_interp.models.transformer import Edges
-from anchor_interp.tasks.sequences import Place, Sequences, places
+from anchor_interp.tasks.sequences import Place, Sequences
 
 _ROUTES: dict[Mechanism, tuple[tuple[int, Place, Place], ...]] = {
     "symmetric": ((0, "last", "first"), (0, "last", "second"), (1, "last", "key")),
@@ -25,6 +25,6 @@ def exact_edges(mechanism: Mechanism, sequences: Sequences) -> Edges:
     edges = torch.zeros(2, n, 1, length, length, dtype=torch.bool)
     row = torch.arange(n)
     for layer, query, key in _ROUTES[mechanism]:
-        receiver = torch.from_numpy(places(sequences, query))
-        edges[layer, row, 0, receiver, torch.from_numpy(places(sequences, key))] = True
+        receiver = torch.from_numpy(sequences.positions(query))
+        edges[layer, row, 0, receiver, torch.from_numpy(sequences.positions(key))] = True
     return edges

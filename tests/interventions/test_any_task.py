@@ -27,14 +27,14 @@ from anchor_interp.analysis.probes import aligned_examples, find_twins
 from anchor_interp.analysis.rivals import compare_circuit
 from anchor_interp.behaviour.evaluation import accuracy
 from anchor_interp.interventions.edge_ablation import EdgeAblation
-from anchor_interp.interventions.interchange import _Exchange, random_subspace
+from anchor_interp.interventions.interchange import _Exchange, random_subspace, renamed_answers
 from anchor_interp.interventions.masks import no_edges
 from anchor_interp.interventions.patching import PatchResult
 from anchor_interp.interventions.sites import position_mask
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.pages.analysis_page import render_analysis, write_analysis
-from anchor_interp.tasks.exchanges import InterchangePairs, renamed_answers
+from anchor_interp.tasks.counterfactuals import InterchangePairs
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 N, PAD = 5, 119

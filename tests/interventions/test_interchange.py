@@ -23,14 +23,14 @@ from anchor_interp.interventions.interchange import (
     interchange,
     learn_subspace,
     random_subspace,
+    renamed_answers,
 )
 from anchor_interp.interventions.sites import Site
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization, exact_model
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
-from anchor_interp.tasks.counterfactuals import interchange_pairs
-from anchor_interp.tasks.exchanges import InterchangePairs, renamed_answers
+from anchor_interp.tasks.counterfactuals import InterchangePairs, interchange_pairs
 
 TASK = TASKS["complexity-control"]
 ADD = {1: 5, 2: 1, 3: -2, 4: -8}

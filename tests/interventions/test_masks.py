@@ -24,7 +24,7 @@ from anchor_interp.interventions.masks import (
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, token_rows
-from anchor_interp.tasks.sequences import Place, Sequences, draw, drawn_sequences, places
+from anchor_interp.tasks.sequences import Place, Sequences, draw, drawn_sequences
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 HIDDEN: list[Place] = ["key", "first", "second"]
@@ -205,7 +205,7 @@ def test_a_leak_is_the_largest_range_value_by_value(
 ) -> None:
     sequences = inner(5)
     monkeypatch.setattr(leakage, "_BATCH", 8)  # two sequences with four values each
-    rows, at = token_rows(model, sequences.tokens), places(sequences, "second")
+    rows, at = token_rows(model, sequences.tokens), sequences.positions("second")
 
     def logits(value: int) -> Tensor:
         varied = rows.clone()
@@ -233,7 +233,7 @@ def test_a_mask_takes_the_answer_away() -> None:
 def test_a_token_at_the_last_position_cannot_be_hidden() -> None:
     model = random_model()
     sequences = draw(FEW_KEYS, FEW_KEYS.pairs, "all", 60, seed=5, stream="masks")
-    assert (places(sequences, "second") == 8).any()
+    assert (sequences.positions("second") == 8).any()
     with pytest.raises(
         ConfigError, match=r"no attention mask hides .* answer is read, in \d+ of 60"
     ):

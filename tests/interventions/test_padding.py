@@ -25,7 +25,7 @@ from anchor_interp.interventions.passes import Replacement, replaced_run
 from anchor_interp.models.forward import fast_last_logits
 from anchor_interp.models.rows import Rows, warn_of_padding
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.tasks.exchanges import InterchangePairs
+from anchor_interp.tasks.counterfactuals import InterchangePairs
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 LENGTHS = np.array([9, 4, 6, 5, 3])

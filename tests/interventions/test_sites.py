@@ -17,8 +17,8 @@ from anchor_interp.interventions.sites import (
     site_grid,
     site_mask,
 )
-from anchor_interp.tasks.examples import Examples
-from anchor_interp.tasks.sequences import as_examples, draw
+from anchor_interp.tasks.examples import Examples, as_examples
+from anchor_interp.tasks.sequences import draw
 
 
 def test_places_by_meaning() -> None:

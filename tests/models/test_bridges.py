@@ -23,7 +23,7 @@ from anchor_interp.interventions.residual_edges import (
 )
 from anchor_interp.models.matrices import stable_rank
 from anchor_interp.models.rows import model_rows
-from anchor_interp.tasks.exchanges import InterchangePairs
+from anchor_interp.tasks.counterfactuals import InterchangePairs
 
 SIZES = {
     "vocab_size": 60, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,

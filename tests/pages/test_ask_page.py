@@ -11,7 +11,7 @@ import torch
 from watched_page import Watched
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.asking import Asked, asked, shape_of, weights_to_send
+from anchor_interp.analysis.asking import Asked, shape_of, to_ask, weights_to_send
 from anchor_interp.behaviour.answer_map import AnswerMap
 from anchor_interp.behaviour.answers import known_functions
 from anchor_interp.interventions.masks import mask_position
@@ -190,4 +190,4 @@ def test_models_that_the_page_cannot_compute_are_refused() -> None:
         ({"s": scan}, "ask needs a task with anchors; the task scan has none"),
     ):
         with pytest.raises(ConfigError, match=words):
-            asked(runs)
+            to_ask(runs)

@@ -14,7 +14,7 @@ from typing import Any
 
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.sweeps.columns import COLUMNS
-from anchor_interp.sweeps.diagrams import phase_diagrams, to_plain
+from anchor_interp.sweeps.diagrams import phase_diagrams, plain_diagrams
 from anchor_interp.sweeps.effects import effect
 from anchor_interp.sweeps.folder import SweepFolder, read_table
 from anchor_interp.sweeps.table_files import from_csv
@@ -74,7 +74,7 @@ def test_an_old_table_is_compared_and_drawn() -> None:
     decays = sorted({row["weight_decay"] for row in rows})[:3]
     diagrams = phase_diagrams(rows, maps="rank_share", where={"weight_decay": decays})
     stored = (OLD / "diagram.json").read_text(encoding="utf-8")
-    assert canonical_json(to_plain(diagrams)) == stored.rstrip("\n")
+    assert canonical_json(plain_diagrams(diagrams)) == stored.rstrip("\n")
 
 
 if __name__ == "__main__":

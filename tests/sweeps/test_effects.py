@@ -16,7 +16,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis import statistics
 from anchor_interp.cli.main import main
 from anchor_interp.sweeps import compared
-from anchor_interp.sweeps.effects import Estimate, Stratum, decide, line, trend
+from anchor_interp.sweeps.effects import Estimate, Stratum, find_rise, find_trend, judge_effect
 
 
 def stratum(x: Any, y: Any, clusters: Any = None, **more: Any) -> Stratum:
@@ -29,11 +29,11 @@ def test_a_trend_is_spearmans_correlation_inside_strata() -> None:
     generator = np.random.default_rng(0)
     x = np.arange(20.0)
     y = x + 4 * generator.standard_normal(20)
-    one = trend([stratum(x, y)])
+    one = find_trend([stratum(x, y)])
     assert one is not None
     assert one.effect == pytest.approx(spearmanr(x, y).statistic)
     assert one.p == pytest.approx(spearmanr(x, y).pvalue, abs=1e-3)
-    both = trend([stratum(x, y), stratum(x + 100, y - 1000)])
+    both = find_trend([stratum(x, y), stratum(x + 100, y - 1000)])
     assert both is not None
     assert both.effect == pytest.approx(one.effect)
     assert both.finds < one.finds
@@ -41,7 +41,7 @@ def test_a_trend_is_spearmans_correlation_inside_strata() -> None:
 
 def test_a_difference_inside_strata_is_that_of_their_means() -> None:
     labels, y = [1, 1, 0, 0], [3.0, 5.0, 1.0, 2.0]
-    found = line([stratum(labels, y), stratum(labels, [v + 100 for v in y])])
+    found = find_rise([stratum(labels, y), stratum(labels, [v + 100 for v in y])])
     assert found is not None
     assert found.effect == pytest.approx(2.5)
     assert found.low < 2.5 < found.high
@@ -50,7 +50,7 @@ def test_a_difference_inside_strata_is_that_of_their_means() -> None:
 def test_a_setting_that_explains_the_number_leaves_no_difference() -> None:
     x = [1, 1, 1, 0, 0, 0]
     given = np.array([[3.0], [4.0], [6.0], [1.0], [2.0], [4.0]])
-    found = line([stratum(x, 2 * given[:, 0], given=given)])
+    found = find_rise([stratum(x, 2 * given[:, 0], given=given)])
     assert found is not None
     assert found.effect == pytest.approx(0, abs=1e-9)
 
@@ -61,14 +61,14 @@ def test_runs_of_a_seed_change_places_together() -> None:
     of_seed = generator.standard_normal((2, 5)) + np.array([[2.5], [0.0]])
     clusters = [(kind, seed) for kind in (1, 0) for seed in range(5)]
     strata = [stratum([k for k, _ in clusters], of_seed.ravel() + s, clusters) for s in range(3)]
-    found = line(strata)
+    found = find_rise(strata)
     pooled, seen = of_seed.ravel(), of_seed[0].sum()
     sums = [sum(pooled[list(five)]) for five in itertools.combinations(range(10), 5)]
     centre = pooled.sum() / 2
     exact = np.mean([abs(s - centre) >= abs(seen - centre) - 1e-9 for s in sums])
     assert found is not None
     assert found.p == pytest.approx(float(exact), abs=0.005)
-    alone = line([s._replace(clusters=[object() for _ in s.x]) for s in strata])
+    alone = find_rise([s._replace(clusters=[object() for _ in s.x]) for s in strata])
     assert alone is not None
     assert alone.p < found.p / 5
 
@@ -80,7 +80,7 @@ def test_groups_that_scatter_unequally_are_not_called_different(
     monkeypatch.setattr(statistics, "DRAWN", 199)
     generator, x, there = np.random.default_rng(0), np.repeat([1.0, 0.0], [6, 40]), 0
     for _ in range(200):
-        found = line([stratum(x, generator.standard_normal(46) * (1 + 4 * x))])
+        found = find_rise([stratum(x, generator.standard_normal(46) * (1 + 4 * x))])
         assert found is not None
         there += found.p <= 0.05
     assert there <= 20  # 10 on average; more than 20 once in a thousand times
@@ -90,9 +90,13 @@ def test_power_is_what_simulated_samples_find() -> None:
     generator = np.random.default_rng(1)
     x = np.repeat([1.0, 0.0], 12)
     finds = np.mean(
-        [f.finds for _ in range(50) if (f := line([stratum(x, generator.standard_normal(24))]))]
+        [
+            f.finds
+            for _ in range(50)
+            if (f := find_rise([stratum(x, generator.standard_normal(24))]))
+        ]
     )
-    found = [line([stratum(x, generator.standard_normal(24) + finds * x)]) for _ in range(200)]
+    found = [find_rise([stratum(x, generator.standard_normal(24) + finds * x)]) for _ in range(200)]
     assert np.mean([f.p <= 0.05 for f in found if f]) == pytest.approx(0.8, abs=0.1)
 
 
@@ -109,7 +113,7 @@ def test_power_is_what_simulated_samples_find() -> None:
 def test_an_effect_that_is_there_decides_and_power_says_what_its_absence_means(
     found: Estimate, verdict: str
 ) -> None:
-    assert decide(found, 0.3)[0] == verdict
+    assert judge_effect(found, 0.3)[0] == verdict
 
 
 def runs() -> pd.DataFrame:
@@ -203,13 +207,13 @@ def test_ties_of_a_number_that_is_large_beside_its_spread(shift: float, step: fl
 def test_numbers_that_differ_by_rounding_have_one_rank() -> None:
     """3 * 0.1 is 3 / 10; losses of other orders of magnitude stay apart."""
     x, k = np.arange(12.0), np.array([3, 1, 2, 3, 3, 1, 2, 6, 3, 4, 4, 6])
-    exact = trend([stratum(x, k)])
+    exact = find_trend([stratum(x, k)])
     mixed = np.where(np.arange(12) % 2, k * 0.1, k / 10)
     assert len({*mixed}) > len({*k})
     for y in (mixed, 1e4 + mixed, 10.0 ** -(4 * k)):
-        found = trend([stratum(x, y * np.sign(y[7] - y[1]))])
+        found = find_trend([stratum(x, y * np.sign(y[7] - y[1]))])
         assert found == exact
-    alike = trend([stratum(x, np.where(np.arange(12) % 2, 0.1 + 0.2, 0.3))])
+    alike = find_trend([stratum(x, np.where(np.arange(12) % 2, 0.1 + 0.2, 0.3))])
     assert alike is not None
     assert (alike.effect, alike.p) == (0, 1)
 

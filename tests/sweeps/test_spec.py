@@ -28,8 +28,8 @@ from anchor_interp.sweeps.spec import (
     Loader,
     Sweep,
     parse_sweep,
+    plain_sweep,
     read_sweep,
-    to_plain,
     written,
 )
 from anchor_interp.sweeps.table_files import from_csv, to_csv
@@ -142,7 +142,7 @@ def test_plain_form_of_a_sweep_reads_back(tmp_path: Path) -> None:
     file = tmp_path / "sweep.json"
     anchors = Path(__file__).parents[2] / "examples/own_anchors.yaml"
     for path in (*SWEEPS.values(), anchors):
-        file.write_text(json.dumps(to_plain(read_sweep(path))))  # eps is 1e-08 there
+        file.write_text(json.dumps(plain_sweep(read_sweep(path))))  # eps is 1e-08 there
         assert read_sweep(file) == read_sweep(path)
 
 

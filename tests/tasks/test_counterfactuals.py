@@ -15,7 +15,7 @@ from anchor_interp.tasks.counterfactuals import (
     swap_anchors,
 )
 from anchor_interp.tasks.functions import Affine, Anchor, Keys
-from anchor_interp.tasks.sequences import Sequences, places
+from anchor_interp.tasks.sequences import Sequences
 
 CONTROL, NEURIPS, REFLECTED = (
     TASKS[name] for name in ("complexity-control", "neurips", "non-commuting")
@@ -35,7 +35,7 @@ def may_differ(sequences: Sequences, kind: Perturbation) -> np.ndarray:
     """Whether a perturbation may change a position: [n, position]."""
     column = np.arange(sequences.tokens.shape[1])
     key, first, second = (
-        column == places(sequences, place)[:, None] for place in ("key", "first", "second")
+        column == sequences.positions(place)[:, None] for place in ("key", "first", "second")
     )
     allowed: dict[Perturbation, np.ndarray] = {
         "key": key,

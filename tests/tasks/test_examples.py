@@ -12,8 +12,7 @@ from refusals import assert_refused
 from small_models import FEW_KEYS, random_model
 
 import anchor_interp as ai
-from anchor_interp.tasks.examples import warn_of_ends
-from anchor_interp.tasks.sequences import as_examples, places
+from anchor_interp.tasks.examples import as_examples, warn_of_ends
 
 TOKENS = [[1, 2, 3, 0], [4, 5, 0, 0], [0, 0, 1, 2]]
 
@@ -41,18 +40,39 @@ def test_an_index_takes_every_column() -> None:
 
 
 def test_anchor_sequences_are_examples() -> None:
+    """They read as examples made by hand do, and keep a byte a token."""
     sequences = ai.sample(FEW_KEYS, "id", 30, seed=0)
-    examples = as_examples(sequences)
-    for place in ("key", "first", "second", "last"):
-        assert np.array_equal(examples.positions(place), places(sequences, place))
-    assert examples.answers is not None
-    assert np.array_equal(examples.answers, sequences.targets)
-    assert (examples.labels["key"] == sequences.key).all()
+    key = sequences.position.astype(int)
+    by_hand = ai.Examples(
+        sequences.tokens,
+        sequences.targets,
+        labels={"key": sequences.key, "position": key},
+        places={"key": key, "first": key + 1, "second": key + 2},
+    )
+    for some, same in ((sequences, by_hand), (sequences[4:9], by_hand[4:9])):
+        assert as_examples(some) is some
+        for place in ("key", "first", "second", "last"):
+            assert np.array_equal(some.positions(place), same.positions(place))
+        for name in ("at", "each_at", "each_answer", "answers", "inside", "names"):
+            assert np.array_equal(getattr(some, name), getattr(same, name))
+        assert all((some.labels[name] == same.labels[name]).all() for name in same.labels)
+        assert some.wrong is some.attention_mask is some.padding is None
+        assert (some.until(9).tokens == same.until(9).tokens).all()
     prompts = FEW_KEYS.examples("id", 30, seed=0).prompts()
-    assert (prompts.tokens == examples.tokens).all()
+    assert (prompts.tokens == sequences.tokens).all()
     assert prompts.answers is not None
-    assert np.array_equal(prompts.answers, examples.answers)
-    assert (prompts.at == examples.at).all()
+    assert np.array_equal(prompts.answers, sequences.targets)
+    assert (prompts.at == sequences.at).all()
+    arrays = [value for value in vars(sequences).values() if isinstance(value, np.ndarray)]
+    assert sum(array.nbytes for array in arrays) == 30 * (FEW_KEYS.length + 5)
+
+
+def test_targets_of_sequences_are_explained_where_they_are_asked_for() -> None:
+    sequences = ai.sample(FEW_KEYS, "id", 30, seed=0)
+    assert sequences.explained == (None, None)
+    right, wrong = sequences.examples().explained
+    assert np.array_equal(cast(Any, right), sequences.targets)
+    assert wrong is None
 
 
 def test_positions_are_noise_beside_a_key_right_before_both_anchors_alone() -> None:

@@ -41,7 +41,7 @@ class Asked:
     """Of all ordered pairs, 4 sequences a cell."""
 
 
-def asked(runs: Mapping[str, Run]) -> list[Asked]:
+def to_ask(runs: Mapping[str, Run]) -> list[Asked]:
     """Models to ask, by the names that they shall have.
 
     Raises:

@@ -15,9 +15,9 @@ from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.rows import Rows, finite_rows
 from anchor_interp.models.transformer import HookedTransformer, Inputs, token_rows
 from anchor_interp.tasks.contract import draw_examples
-from anchor_interp.tasks.examples import Examples, Split
+from anchor_interp.tasks.examples import Examples, Split, as_examples
 from anchor_interp.tasks.functions import Pair, Role
-from anchor_interp.tasks.sequences import as_examples, draw
+from anchor_interp.tasks.sequences import draw
 from anchor_interp.tasks.task import Task
 
 Strings = Sequence[Sequence[str]]

@@ -32,7 +32,7 @@ from anchor_interp.models.finite import check_finite
 from anchor_interp.tasks.factors import Floats
 from anchor_interp.tasks.functions import Ints
 
-NEAR = (1, 2)  # how much a near miss differs in value
+_MISSED_BY = (1, 2)  # how much a near miss differs in value
 _DRAWN = 999
 _EXACT_UP_TO = 10_000
 _LEAST = 1e-5  # of the longest vector: what is shorter after centring has too much rounding
@@ -136,7 +136,7 @@ def _matched(
     rows: list[Ints] = [np.empty((5, 0), np.int64)]
     for g, h in itertools.combinations(range(n_groups), 2):
         missed = np.abs(np.subtract.outer(values[g], values[h]))
-        i, j = np.nonzero(np.isin(missed, (0, *NEAR)))
+        i, j = np.nonzero(np.isin(missed, (0, *_MISSED_BY)))
         shared = patterns.setdefault(_in_common(groups[g], groups[h]), len(patterns))
         equal, pattern = missed[i, j] == 0, np.full(len(i), shared)
         rows.append(np.stack([g * n_keys + i, h * n_keys + j, equal, pattern, apart[i, j]]))

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from einops import einsum
-from jaxtyping import Float64, Integer
+from jaxtyping import Float64, Int64, Integer
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
@@ -31,12 +31,12 @@ from anchor_interp.models.finite import at_least_float32, check_answers, roundin
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.rows import Rows, finite_rows
 from anchor_interp.models.transformer import HookedTransformer, Inputs, layout
-from anchor_interp.tasks.examples import Examples, as_integers
+from anchor_interp.tasks.examples import as_examples, as_integers
 
 CENTRED = {"LN": True, "LNPre": True, "RMS": False, "RMSPre": False}
 """Whether a LayerNorm takes the mean away, by ``normalization_type``."""
 _MOST_COLUMNS = 8  # answers that a table shows one by one
-Parts = dict[str, Tensor]
+Terms = dict[str, Tensor]
 """Components of a stream where it is read by name, each (batch, d_model)."""
 
 
@@ -91,14 +91,14 @@ def logit_lens(model: HookedTransformer, tokens: Inputs) -> LogitLens:
 
     Raises ConfigError if the model does more after its last stream or a weight is not finite.
     """
-    rows = finite_rows(model, tokens)
+    rows, at = finite_rows(model, tokens), as_examples(tokens).single().at
     has_mid = not (model.cfg.attn_only or model.cfg.parallel_attn_mlp)
     names = {"0_pre": "blocks.0.hook_resid_pre"}
     for layer in range(model.cfg.n_layers):
         for point in ("mid", "post") if has_mid else ("post",):
             names[f"{layer}_{point}"] = f"blocks.{layer}.hook_resid_{point}"
     seen = activations(model, rows, list(names.values()))
-    streams = torch.stack([_read(x, tokens) for x in seen.values()])  # [point, batch, d]
+    streams = torch.stack([_read(x, at) for x in seen.values()])  # [point, batch, d]
     read = model.ln_final(streams) if model.cfg.normalization_type in CENTRED else streams
     logits = read @ model.unembed.W_U.to(read.dtype) + model.unembed.b_U
     _check_sum(model, last_logits(model, rows), logits[-1], logits)
@@ -120,18 +120,17 @@ def attribute_logits(
         ConfigError: no token indices, an answer that is not an output token, or a model (or hook)
             whose logits are not the sum of these components, or weights that are not finite.
     """
-    rows = finite_rows(model, tokens)
+    rows, examples = finite_rows(model, tokens), as_examples(tokens)
     n, d_vocab = len(rows), model.cfg.d_vocab_out
     if answers is None:
-        both = (tokens.answers, tokens.wrong) if isinstance(tokens, Examples) else ()
-        known = [each for each in both if each is not None]
+        known = [each for each in examples.explained if each is not None]
         answers = np.stack(known, 1) if known else np.tile(np.arange(d_vocab), (n, 1))
     chosen = as_integers(answers, "answers", "batch, answer")
     if len(chosen) != n:
         raise ConfigError(f"answers has shape {chosen.shape}; expected one row for each of {n}")
     check_answers(chosen, d_vocab)
     index = torch.from_numpy(chosen.astype(np.int64)).to(rows.tokens.device)
-    parts = _components(model, rows, tokens)
+    parts = _components(model, rows, examples.single().at)
     streams = torch.stack(list(parts.values()))
     bias = at_least_float32(model.unembed.b_U).expand(1, n, -1)
     every = torch.cat([streams @ model.unembed.W_U.to(streams.dtype), bias])
@@ -140,14 +139,13 @@ def attribute_logits(
     return Attribution((*parts, "unembedding bias"), logits.double().cpu().numpy())
 
 
-def _read(activation: Tensor, inputs: Inputs) -> Tensor:
-    """An activation where each of the inputs is answered."""
-    at = inputs.single().at if isinstance(inputs, Examples) else -1
+def _read(activation: Tensor, at: Int64[np.ndarray, " batch"]) -> Tensor:
+    """An activation where each sequence is answered."""
     return at_least_float32(activation[np.arange(len(activation)), at])
 
 
-def _components(model: HookedTransformer, rows: Rows, inputs: Inputs) -> Parts:
-    """What the unembedding reads of the inputs, as a sum of components."""
+def _components(model: HookedTransformer, rows: Rows, where: Int64[np.ndarray, " batch"]) -> Terms:
+    """What the unembedding reads where each sequence is answered, as a sum of components."""
     post, attn_only = layout(model) == "post", model.cfg.attn_only
     embeds = ["embed"] + ["pos_embed"] * (model.cfg.positional_embedding_type == "standard")
     kinds = ["attn.hook_z"] + ["hook_mlp_out"] * (not attn_only)
@@ -156,8 +154,8 @@ def _components(model: HookedTransformer, rows: Rows, inputs: Inputs) -> Parts:
     names += [f"blocks.{layer}.{kind}" for layer in range(model.cfg.n_layers) for kind in kinds]
     normed = model.cfg.normalization_type in CENTRED  # not so with post-LayerNorm or none
     whole = activations(model, rows, names + ["ln_final.hook_scale"] * normed)
-    seen = {name: _read(activation, inputs) for name, activation in whole.items()}
-    parts: Parts = {name: seen[f"hook_{name}"] for name in embeds}
+    seen = {name: _read(activation, where) for name, activation in whole.items()}
+    parts: Terms = {name: seen[f"hook_{name}"] for name in embeds}
     blocks: Any = model.blocks
     for layer, block in enumerate(blocks):
         at = f"blocks.{layer}."
@@ -180,7 +178,7 @@ def _components(model: HookedTransformer, rows: Rows, inputs: Inputs) -> Parts:
     return parts
 
 
-def _normed(parts: Parts, norm: Any, scale: Tensor, name: str, *, centred: bool = True) -> Parts:
+def _normed(parts: Terms, norm: Any, scale: Tensor, name: str, *, centred: bool = True) -> Terms:
     """The components after a LayerNorm whose scale is held fixed, with its bias as one of them."""
     gain = getattr(norm, "w", 1.0)
     normed = {

@@ -24,7 +24,6 @@ from anchor_interp.tasks.sequences import (
     Place,
     Sequences,
     aligned_sequences,
-    places,
     probe_position,
 )
 
@@ -76,7 +75,7 @@ def mask_leakage(
             or logits that do not depend on the token.
     """
     checked(sequences, Sequences, "sequences")
-    at_end = places(sequences, place) == sequences.tokens.shape[1] - 1
+    at_end = sequences.positions(place) == sequences.tokens.shape[1] - 1
     if at_end.any() and not at_end.all():
         left_out = "left out: the %s token of %d of %d sequences is at the last position"
         _LOGGER.warning(left_out, place, at_end.sum(), len(sequences))
@@ -85,7 +84,7 @@ def mask_leakage(
     rows = finite_rows(model, sequences).tokens
     values = task.tokens if place in ("first", "second") else task.keys.tolist()
     tokens = torch.tensor(values, device=rows.device)
-    at = torch.from_numpy(places(sequences, place)).to(rows.device)
+    at = torch.from_numpy(sequences.positions(place)).to(rows.device)
 
     def largest_range(masked: bool) -> float:
         ranges = []
@@ -134,7 +133,7 @@ def _effect_left(
         pairs = contrast_pairs(task, place, 200, seed=subject.seed)
     except ConfigError:  # no seen pairs differ in this token alone
         return None, None, None
-    hidden = places(pairs.clean, place) < task.length - 1
+    hidden = pairs.clean.positions(place) < task.length - 1
     clean, corrupted = pairs.clean[hidden], pairs.corrupted[hidden]
     if not len(clean):
         return None, None, None

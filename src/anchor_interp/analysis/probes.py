@@ -91,10 +91,7 @@ def patched(subject: Subject, contrast: Perturbation) -> Patched:
 def attributed_edges(subject: Subject) -> AttributedEdges:
     """What makes the model answer sequences otherwise than others of the same key position."""
     model, task, seed = subject.model, subject.anchor_task, subject.seed
-    drawn = [
-        aligned_sequences(task, probe_position(task), MOST, seed=seed + i).examples()
-        for i in range(4)
-    ]
+    drawn = [aligned_sequences(task, probe_position(task), MOST, seed=seed + i) for i in range(4)]
     own = [last_logits(model, each).argmax(-1).cpu().numpy() for each in drawn]
     answered = [Examples(e.tokens, a) for e, a in zip(drawn, own, strict=True)]
     return _attributed(model, answered, logit_difference(own[0], own[1]), seed)

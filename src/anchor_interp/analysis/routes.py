@@ -29,7 +29,7 @@ from anchor_interp.models.rows import model_rows
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import replace_anchors, replace_keys
-from anchor_interp.tasks.sequences import Place, Sequences, drawn_sequences, places
+from anchor_interp.tasks.sequences import Place, Sequences, drawn_sequences
 
 RouteName = Literal["symmetric", "inferential", "gathered"]
 
@@ -212,7 +212,7 @@ def _legs(
 
     There are no legs if the token changes too few answers.
     """
-    every, at = np.arange(len(tokens)), places(clean, "first")
+    every, at = np.arange(len(tokens)), clean.positions("first")
     for each in (clean.tokens, tokens):  # they differ in one token, so no route makes another pair
         declare(zip(each[every, at].tolist(), each[every, at + 1].tolist(), strict=True))
     rows, before = model_rows(model, tokens), model_rows(model, clean)
@@ -259,7 +259,7 @@ def _off_route(
     row = torch.arange(len(clean), device="cpu")
     for layers, hops in route_layers(model, route, split):
         for hop in hops:
-            query, key = (torch.from_numpy(places(clean, place)) for place in hop)
+            query, key = (torch.from_numpy(clean.positions(place)) for place in hop)
             for layer in layers:
                 edges[row, layer, 0, query, key] = False
     return edges

@@ -35,7 +35,7 @@ from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, layout
 from anchor_interp.tasks.factors import Floats
-from anchor_interp.tasks.sequences import Place, Sequences, places
+from anchor_interp.tasks.sequences import Place, Sequences
 
 State = Literal["X", "V", "OV", "X_ao", "X_do"]
 _HOOKS: dict[State, str] = {
@@ -120,7 +120,7 @@ def _hidden(
     n_layers = model.cfg.n_layers
     name = f"blocks.{layer}.{_HOOKS[state]}"
     every = activations(model, sequences, [name])[name]
-    at = torch.from_numpy(places(sequences, place)).to(every.device)
+    at = torch.from_numpy(sequences.positions(place)).to(every.device)
     here = every[torch.arange(len(every), device=every.device), at]  # [n, ...]
     blocks: list[Any] = list(model.blocks)
     if state == "V":

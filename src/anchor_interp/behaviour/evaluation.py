@@ -46,7 +46,7 @@ from anchor_interp.tasks.functions import Keys, Pair
 from anchor_interp.tasks.sequences import Sequences, anchor_pairs, draw
 from anchor_interp.tasks.task import Task
 
-Training = Sequences | Dataset | Examples | None
+Training = Dataset | Examples | None
 """The sequences that a model was trained on, if they are known."""
 EVALUATION_SEED = 0
 """Every model is judged on the same sequences unless asked otherwise."""
@@ -183,10 +183,9 @@ def _of_pairs(
 @torch.no_grad()
 def predict(model: HookedTransformer, tokens: Inputs) -> Int64[np.ndarray, " n"]:
     """The most likely token where every sequence is answered; ConfigError if not finite."""
-    rows = tokens.tokens if isinstance(tokens, Sequences) else tokens
     answers = [np.empty(0, np.int64)]
-    for start in range(0, len(rows), _BATCH):
-        logits = last_logits(model, rows[start : start + _BATCH])
+    for start in range(0, len(tokens), _BATCH):
+        logits = last_logits(model, tokens[start : start + _BATCH])
         answers.append(logits.argmax(-1).cpu().numpy())
     return np.concatenate(answers)
 

@@ -371,7 +371,7 @@ def _phase_with(evaluation: Evaluation, name: str, value: float) -> Phase:
     return decide(replace(evaluation, **changed)).phase
 
 
-def asked(evaluation: Evaluation) -> frozenset[str]:
+def deciding(evaluation: Evaluation) -> frozenset[str]:
     """The measurements that decide the phase: 0 or 1 in their place gives another one.
 
     For *other*, which no single rule gives, these are all.

@@ -28,12 +28,12 @@ def ask(
     Args:
         out: The page; an existing one is replaced.
     """
-    from anchor_interp.analysis.asking import asked
+    from anchor_interp.analysis.asking import to_ask
     from anchor_interp.pages.ask_page import write_ask
     from anchor_interp.runs.run import load
 
     output_file(out)  # before the maps of answers, which take seconds
-    models = asked({str(run): load(run) for run in runs})
+    models = to_ask({str(run): load(run) for run in runs})
     output.show({"page": str(write_ask(models, out))}, f"page: {out}")
 
 

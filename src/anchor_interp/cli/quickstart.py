@@ -57,7 +57,7 @@ def train_phases(
     configs = {name: override(config, seed=seed) for name, config in QUICKSTART.items()}
     output_folder(out, "the quickstart", "run", "sweep")
     from anchor_interp._util.progress import reporting
-    from anchor_interp.analysis.asking import asked
+    from anchor_interp.analysis.asking import to_ask
     from anchor_interp.analysis.findings import gather
     from anchor_interp.behaviour.answers import answer_map
     from anchor_interp.pages.answer_figures import answer_maps
@@ -83,7 +83,7 @@ def train_phases(
     }
     save(answer_maps(maps, columns=1, width=4.0), out / "answers.png")
     named = zip(LETTERS, runs.values(), strict=True)
-    write_ask(asked({f"{letter}: {run.phase}": run for letter, run in named}), out / "ask.html")
+    write_ask(to_ask({f"{letter}: {run.phase}": run for letter, run in named}), out / "ask.html")
     write_report(gather([out / name for name in configs]), out / "report.html", ask="ask.html")
     return runs
 

@@ -201,7 +201,7 @@ def report(
 
 def presets(*, output: Outputs = PLAIN) -> None:
     """List the named runs, model shapes, tasks and sweeps."""
-    from anchor_interp.sweeps.spec import SWEEPS, read_sweep, to_plain
+    from anchor_interp.sweeps.spec import SWEEPS, plain_sweep, read_sweep
 
     sweeps = {name: read_sweep(path) for name, path in SWEEPS.items()}
     lines = ["runs (anchor-interp train --preset NAME)"]
@@ -219,5 +219,5 @@ def presets(*, output: Outputs = PLAIN) -> None:
         seeds = ", ".join(f"{len(grid.seeds)} seeds" for grid in sweep.grids)
         lines.append(f"  {name:<22} {axes}, {seeds}: {len(sweep.configs()):,} runs")
     named = to_dict({"runs": RUNS, "models": MODELS, "tasks": NAMED_TASKS})
-    plain = {name: to_plain(sweep) for name, sweep in sweeps.items()}
+    plain = {name: plain_sweep(sweep) for name, sweep in sweeps.items()}
     output.show(named | {"sweeps": plain}, *lines)

@@ -38,8 +38,7 @@ from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import answer_logits
 from anchor_interp.models.rows import Rows, finite_rows
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal
-from anchor_interp.tasks.examples import Examples, check_aligned, order_of
-from anchor_interp.tasks.sequences import Sequences, as_examples
+from anchor_interp.tasks.examples import Examples, as_examples, check_aligned, order_of
 
 Ablation = Literal["zero", "mean", "resample"]
 """What an ablated edge carries; see the module's text."""
@@ -177,7 +176,7 @@ class EdgeAblation(Readable):
                 self.reachable[..., places] = self.reachable[..., places, :] = False
         # rows are computed in an order of theirs, so that no rounding depends on the given one
         order, place = order_of(examples)
-        self.answers, self._wrong, self._whose = self._answers(sequences, order)
+        self.answers, self._wrong, self._whose = self._answers(order)
         own = self._outputs(self.rows[order])
         if isinstance(own, EdgeOutputs):
             self.attention: np.ndarray = own.patterns.double().mean(1).cpu().numpy()
@@ -255,22 +254,22 @@ class EdgeAblation(Readable):
         for name, where in {"last": examples.at, **places}.items():
             if (n := len(np.unique(where))) > 1:
                 one = f"examples[examples.positions({name!r}) == {where[0]}]"
-                if isinstance(sequences, Sequences):
-                    one = f"sequences[sequences.position == {sequences.position[0]}]"
                 raise ConfigError(f"{name!r} is at {n} positions; take examples of one: {one}")
         return examples
 
     def _answers(
-        self, given: Any, order: Int64[np.ndarray, " n"]
+        self, order: Int64[np.ndarray, " n"]
     ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"] | None, str]:
         """Right answers (or the model's own), wrong ones, and what the right ones are."""
         with torch.no_grad():
             logits = answer_logits(self.model, self.rows[order])
         check_finite(logits, "the model's logits")
-        if not isinstance(given, Examples) or given.answers is None:
+        right, wrong = (
+            None if given is None else torch.from_numpy(given).to(logits.device)
+            for given in self._examples.explained
+        )
+        if right is None:
             return logits.argmax(-1)[np.argsort(order)], None, "the model's own answers"
-        right = torch.from_numpy(given.answers).to(logits.device)
-        wrong = None if given.wrong is None else torch.from_numpy(given.wrong).to(logits.device)
         return right, wrong, "answers as given" if wrong is None else "answers against wrong ones"
 
     def _outputs(self, rows: Inputs | Rows) -> EdgeOutputs | SenderOutputs:

@@ -12,13 +12,13 @@ The value need not fill the activation. :func:`learn_subspace` looks for the k d
 carry it (distributed alignment search, Geiger et al. 2023). Such a search finds something in many
 places. So judge it on sequences that it was not fitted on, beside three controls: a random subspace
 of the same k (:func:`random_subspace`), the same search with arbitrary labels
-(:func:`anchor_interp.tasks.exchanges.renamed_answers`), and the same search in an untrained
+(:func:`renamed_answers`), and the same search in an untrained
 model (:attr:`anchor_interp.runs.run.Run.initial`). ``docs/mechanism.md`` has an example.
 """
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,10 +38,10 @@ from anchor_interp.interventions.subject import MOST_SEED, Subject, subject_of
 from anchor_interp.models.finite import at_least_float32, check_answers, check_finite
 from anchor_interp.models.rows import model_rows
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.tasks.examples import Examples
-from anchor_interp.tasks.exchanges import InterchangePairs
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.counterfactuals import InterchangePairs
+from anchor_interp.tasks.examples import Examples, Integers, as_integers
 from anchor_interp.tasks.hashing import batch_indices
-from anchor_interp.tasks.sequences import as_examples
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -131,7 +131,7 @@ def interchange(
     together, as one activation of their numbers side by side in the order given, which a subspace
     spans. Hooks attached to the model act in every run. ``pairs`` come from
     :func:`anchor_interp.tasks.counterfactuals.interchange_pairs`, or, for any labels of examples,
-    :func:`anchor_interp.tasks.exchanges.exchange_label`.
+    :func:`anchor_interp.tasks.counterfactuals.exchange_label`.
 
     Raises:
         ConfigError: a site that the model does not have or whose size depends on the sequence,
@@ -160,7 +160,7 @@ def interchange(
         n=len(answers),
         counterfactual=share(pairs.counterfactual),
         base=share(exchange.answers),
-        source=share(as_examples(pairs.source).answers),
+        source=share(pairs.source.answers),
         anchor_moved=None if pairs.anchor_moved is None else share(pairs.anchor_moved),
         key_moved=None if pairs.key_moved is None else share(pairs.key_moved),
         untouched=share(exchange.answers, untouched.argmax(-1).cpu().numpy()),
@@ -236,6 +236,30 @@ def random_subspace(width: int, dimensions: int, *, seed: int) -> Subspace:
     return Subspace(torch.linalg.qr(drawn)[0].numpy(), np.empty(0))
 
 
+def renamed_answers(
+    task: AnchorTask | Integers, pairs: InterchangePairs, *, seed: int
+) -> InterchangePairs:
+    """The same pairs with arbitrary labels: a control of a search (Hewitt and Liang 2019).
+
+    One permutation of all answers, drawn with the seed, renames the counterfactual ones: all
+    composed answers of an anchor task, or those given. At most one answer in ten keeps its name.
+    """
+    checked(pairs, InterchangePairs, "pairs")
+    if isinstance(task, AnchorTask):
+        answers = np.unique([task.composed(pair, task.keys) for pair in task.pairs])
+    else:
+        answers = np.unique(as_integers(task, "task, or all its answers (range(n)),", "n"))
+    if not np.isin(pairs.counterfactual, answers).all():
+        raise ConfigError("the pairs expect answers that are not among those to rename: give all")
+    if len(answers) < 2:
+        raise ConfigError("1 answer cannot be renamed; give all")
+    generator = np.random.default_rng(checked(seed, int, "seed", low=0))
+    names = generator.permutation(answers)
+    while (names == answers).mean() > 0.1:
+        names = generator.permutation(answers)
+    return replace(pairs, counterfactual=names[np.searchsorted(answers, pairs.counterfactual)])
+
+
 class _Exchange:
     """The base sequences with the activations at sites in them and in their sources."""
 
@@ -250,7 +274,7 @@ class _Exchange:
             pairs, InterchangePairs, "pairs (of exchange_label, or interchange_pairs of anchors)"
         )
         checked(batch_size, int, "batch_size", low=1)
-        model, both = subject.model, (as_examples(pairs.base), as_examples(pairs.source))
+        model, both = subject.model, (pairs.base, pairs.source)
         self.rows, self.answers = model_rows(model, both[0]), both[0].answers
         self._model, self._pairs = model, pairs.made
         self.sites = check_sites(model, [site] if isinstance(site, Site) else site)

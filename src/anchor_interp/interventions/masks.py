@@ -29,8 +29,7 @@ from anchor_interp.interventions.hooks import Edit, hooked
 from anchor_interp.interventions.sites import position_mask
 from anchor_interp.models.lens import HookedTransformer
 from anchor_interp.models.transformer import Edges, Inputs, check_causal, check_model, device
-from anchor_interp.tasks.examples import Integers
-from anchor_interp.tasks.sequences import as_examples
+from anchor_interp.tasks.examples import Integers, as_examples
 
 Paths = Literal["all", "direct"]
 """The edges from the token's position to every later one, or to the last one alone."""

@@ -20,11 +20,10 @@ from anchor_interp.models.finite import at_least_float32, check_answers, check_f
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, Inputs
 from anchor_interp.tasks.examples import Examples, Integers, as_integers
-from anchor_interp.tasks.sequences import Sequences
 
 Metric = Callable[[Float[Tensor, "n *k d_vocab"]], Float[Tensor, " n"]]
 """The module's text says what it takes and returns."""
-Answers = Sequences | Examples | Integers
+Answers = Examples | Integers
 """Examples that have answers, or the answers: a token each, or k [n, k]."""
 Over = Literal["mean", "sum"]
 """How the k answers of an example are taken together."""
@@ -143,8 +142,6 @@ def _together(over: Over) -> Callable[[Float[Tensor, "n *k"]], Float[Tensor, " n
 
 def _answers(given: Answers, wrong: bool = False) -> Int64[np.ndarray, "n *k"]:
     """The right or wrong answers of examples, or tokens as they are."""
-    if isinstance(given, Sequences):
-        given = given.examples()
     if not isinstance(given, Examples):
         axes = "n, k" if np.ndim(given) == 2 else "n"
         return as_integers(given, "answers", axes).astype(np.int64)

@@ -30,8 +30,7 @@ from anchor_interp.interventions.passes import Replacement, replaced_run
 from anchor_interp.interventions.sites import Connection, Site, check_path, check_sites, site_mask
 from anchor_interp.models.rows import finite_rows, model_rows
 from anchor_interp.models.transformer import HookedTransformer, Inputs
-from anchor_interp.tasks.examples import check_aligned
-from anchor_interp.tasks.sequences import as_examples
+from anchor_interp.tasks.examples import as_examples, check_aligned
 
 Direction = Literal["denoise", "noise"]
 SMALLEST_DIFFERENCE = 0.1

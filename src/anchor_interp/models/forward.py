@@ -41,8 +41,7 @@ from anchor_interp.models.transformer import (
     is_transformer,
     place,
 )
-from anchor_interp.tasks.examples import Examples
-from anchor_interp.tasks.sequences import as_examples
+from anchor_interp.tasks.examples import Examples, as_examples
 
 Block = Any
 """A TransformerLens block or LayerNorm, whose attributes its classes declare as abstract."""

@@ -53,11 +53,10 @@ from anchor_interp.models.lens import (
 )
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.tasks.examples import Examples
-from anchor_interp.tasks.sequences import Sequences
 from anchor_interp.tasks.task import Task
 
-Inputs = Sequences | Examples | Integer[np.ndarray, "n pos"] | Integer[Tensor, "n pos"]
-"""Sequences of an anchor task, examples of any task, or token indices."""
+Inputs = Examples | Integer[np.ndarray, "n pos"] | Integer[Tensor, "n pos"]
+"""Examples of any task, such as the sequences of an anchor task, or token indices."""
 Edges = Bool[Tensor, "layer batch head query key"]
 """Chosen edges of a model's attention; a batch of 1 stands for all sequences."""
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -304,9 +303,9 @@ def token_rows(model: HookedTransformer, tokens: Inputs) -> Int[Tensor, "batch p
             examples outside the vocabulary.
     """
     check_model(model)
-    for answers in (tokens.each_answer, tokens.each_wrong) if isinstance(tokens, Examples) else ():
-        check_answers(answers, model.cfg.d_vocab_out)
-    if isinstance(tokens, Sequences | Examples):
+    if isinstance(tokens, Examples):
+        for answers in (tokens.each_answer, tokens.each_wrong):
+            check_answers(answers, model.cfg.d_vocab_out)
         tokens = tokens.tokens
     if isinstance(tokens, np.ndarray) and tokens.dtype.kind in "iu":
         tokens = torch.from_numpy(tokens.astype(np.int64))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from anchor_interp.pages import diagram_marks, style
 from anchor_interp.pages.diagram_marks import COLOURS, add_hit_area, add_legend, state_handles
 from anchor_interp.pages.style import INK
-from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, Measured, in_order
+from anchor_interp.sweeps.cells import MEASURE_LABELS, STATE_MARKS, Measured, in_order
 from anchor_interp.sweeps.columns import TableRow, Value, word
 from anchor_interp.sweeps.diagrams import Diagram
 
@@ -42,7 +42,7 @@ def along_axis(diagram: Diagram, *, best_over: Mapping[str, int] | None = None) 
         panels[-1].set_xticks(range(len(ticks)), list(map(word, ticks)))
         panels[-1].set_xlabel(diagram.x.label, fontsize=9)
         handles = [
-            Line2D([], [], color=colour, marker=marker, ms=3.5, linewidth=1.3, label=MEASURES[name])
+            Line2D([], [], color=colour, marker=marker, ms=3.5, lw=1.3, label=MEASURE_LABELS[name])
             for name, colour, marker, _ in _CURVES
         ]
         title = diagram_marks.best_words(best_over or {}) or None

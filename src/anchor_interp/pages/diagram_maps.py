@@ -14,7 +14,7 @@ import numpy as np
 from anchor_interp.pages import diagram_marks, style
 from anchor_interp.pages.diagram_marks import BLACK, add_legend, state_handles
 from anchor_interp.pages.style import INK
-from anchor_interp.sweeps.cells import BEST_OF, MEASURES, PHASE_INDEX, Cell, measure_label
+from anchor_interp.sweeps.cells import BEST_OF, MEASURE_LABELS, PHASE_INDEX, Cell, measure_label
 from anchor_interp.sweeps.columns import TableRow, word
 from anchor_interp.sweeps.diagrams import Diagram
 
@@ -206,7 +206,7 @@ def _draw_accuracies(
     from matplotlib.patches import Patch, Rectangle
 
     best = best_over if measure in BEST_OF else {}
-    low, high = (0.0, 1.0) if measure in MEASURES else _range(diagram, measure)
+    low, high = (0.0, 1.0) if measure in MEASURE_LABELS else _range(diagram, measure)
     image = ScalarMappable(Normalize(low, high), "cividis")
     places = _Places(diagram, best=bool(best))
     measured = _place(axes, diagram, measure, places, best=bool(best))
@@ -256,7 +256,7 @@ def _draw_ranks(axes: "Axes", diagram: Diagram, measure: RankMeasure) -> list[An
                   color=_colour(image, one.value), **outline)  # fmt: skip
         shown.add(index)
     paper = "\n(the papers' W_Q(1))" if measure == "stable_rank" else ""
-    _finish(axes, diagram, measure, image, MEASURES[measure] + paper)
+    _finish(axes, diagram, measure, image, MEASURE_LABELS[measure] + paper)
     key = min(largest, 12)  # larger bubbles would overlap their words
     return [
         Line2D([], [], marker=marker, linestyle="", color="none", ms=key * size, label=text,
@@ -315,7 +315,7 @@ def _finish(
     from matplotlib.colors import LogNorm
 
     logarithmic = isinstance(image.norm, LogNorm)
-    form = ".1f" if logarithmic else ".2f" if measure in MEASURES else ".3g"
+    form = ".1f" if logarithmic else ".2f" if measure in MEASURE_LABELS else ".3g"
     for cell, (column, row) in _centres(diagram):
         measured = cell.measures[measure]
         text = "\N{EN DASH}" if measured.mean is None else f"{measured.mean:{form}}"

@@ -31,9 +31,9 @@ from anchor_interp.pages.page import (
     save_pictures,
     template_text,
 )
-from anchor_interp.sweeps.cells import MEASURES, STATE_MARKS, Cell, in_order, measure_label
+from anchor_interp.sweeps.cells import MEASURE_LABELS, STATE_MARKS, Cell, in_order, measure_label
 from anchor_interp.sweeps.columns import TableRow, Value, label, listed, word, words
-from anchor_interp.sweeps.diagrams import Diagram, Diagrams, phase_diagrams, summary, to_plain
+from anchor_interp.sweeps.diagrams import Diagram, Diagrams, phase_diagrams, plain_diagrams, summary
 from anchor_interp.sweeps.effects import FEWEST, LEVEL, Effect, effect
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def write_diagrams(
     diagrams = phase_diagrams(rows, **choices)
     parts = list(_parts(diagrams))
     page, numbers, table = out / "index.html", out / "diagram.json", out / "cells.csv"
-    write_output(numbers, canonical_json(to_plain(diagrams)).encode())
+    write_output(numbers, canonical_json(plain_diagrams(diagrams)).encode())
     cells = DataFrame(summary(diagrams), dtype=object)
     write_output(table, cells.to_csv(index=False, lineterminator="\n").encode("utf-8", "replace"))
     pictures = (picture for part in parts for picture in part.pictures)
@@ -114,7 +114,7 @@ def render_diagrams(
     places = [
         (cell, diagram.place(cell)) for diagram in diagrams.diagrams for cell in diagram.cells
     ]
-    all_measures = (*MEASURES, *diagrams.maps)
+    all_measures = (*MEASURE_LABELS, *diagrams.maps)
     measures = [m for m in all_measures if any(cell.measures[m].n for cell in diagrams.cells)]
     drawn = [
         {

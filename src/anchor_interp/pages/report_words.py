@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from anchor_interp._util.schema import to_dict
-from anchor_interp.behaviour.phase import PAPER, Evaluation, Phase, asked, meanings, ood_threshold
+from anchor_interp.behaviour.phase import (
+    PAPER,
+    Evaluation,
+    Phase,
+    deciding,
+    meanings,
+    ood_threshold,
+)
 from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.pages.run_figures import top_answers
 from anchor_interp.runs.config import RunConfig
@@ -72,7 +79,7 @@ def sentence(phase: Phase, e: Evaluation) -> str:
 
 def measures(evaluation: Evaluation) -> list[ShownMeasure]:
     """The measurements that decide a phase, in the order of the rules."""
-    decides = asked(evaluation)
+    decides = deciding(evaluation)
     rows = (_of_pairs if evaluation.pair_accuracy else _of_splits)(evaluation)
     return [
         ShownMeasure(*row, asked=name in decides and row[2] is not None)

@@ -77,7 +77,7 @@ def byte_tokenizer() -> Tokenizer:
     return Tokenizer((*byte_words(), END), lambda text: np.frombuffer(text.encode(), np.uint8))
 
 
-def fingerprint(name: str) -> str:
+def tokenizer_digest(name: str) -> str:
     """What names a tokenizer: a digest of its file, or its own name; ConfigError without a file."""
     if name in ("bytes", "bpe"):
         return name

@@ -34,8 +34,8 @@ from anchor_interp.realistic.corpus_sources import Document, Source, open_source
 from anchor_interp.realistic.corpus_tokenizers import (
     Tokenizer,
     byte_tokenizer,
-    fingerprint,
     read_tokenizer,
+    tokenizer_digest,
     train_tokenizer,
 )
 
@@ -87,7 +87,7 @@ def corpus_tokens(spec: CorpusSpec) -> CorpusTokens:
 @functools.lru_cache(maxsize=16)
 def _opened(cache: Path, spec: CorpusSpec) -> CorpusTokens:
     source = open_source(spec.source)
-    folder = cache / digest([_FORMAT, spec, source.state, fingerprint(spec.tokenizer)])
+    folder = cache / digest([_FORMAT, spec, source.state, tokenizer_digest(spec.tokenizer)])
     advice = "; make it writable, or name another folder in XDG_CACHE_HOME"
     with raising(StoreError, f"cannot use the cache {folder}: ", advice, of=OSError):
         if not files.is_there(folder / "corpus.json"):  # a complete one need not be writable

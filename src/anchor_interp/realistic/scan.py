@@ -46,7 +46,7 @@ _TESTS = {
     "length": f"commands of more than {_LONG} actions",
     "simple": "commands drawn at random",
 }
-Pair = tuple[str, str]
+CommandActions = tuple[str, str]
 """A command and its actions."""
 
 
@@ -109,7 +109,7 @@ def construction(command: str) -> str:
 
 
 @functools.cache
-def pairs() -> tuple[Pair, ...]:
+def pairs() -> tuple[CommandActions, ...]:
     """All commands of the grammar with their actions."""
     one = list(_sentences())
     joined = (
@@ -120,14 +120,14 @@ def pairs() -> tuple[Pair, ...]:
     return (*one, *joined)
 
 
-def _sentences() -> Iterator[Pair]:
+def _sentences() -> Iterator[CommandActions]:
     """S -> V | V twice | V thrice."""
     for times, word in enumerate(("", " twice", " thrice"), 1):
         for phrase, actions in _verb_phrases():
             yield phrase + word, " ".join([actions] * times)
 
 
-def _verb_phrases() -> Iterator[Pair]:
+def _verb_phrases() -> Iterator[CommandActions]:
     """V -> U | D | U opposite D | U around D, where U is a primitive or, with a side, "turn"."""
     for verb in (*PRIMITIVES, "turn"):
         act = [f"I_{verb.upper()}"] if verb in PRIMITIVES else []

@@ -30,7 +30,7 @@ from anchor_interp._util.limits import launched
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.loop import TrainState
 
-Rows = TypeVar("Rows", npt.NDArray[np.int64], Tensor)
+_Rows = TypeVar("_Rows", npt.NDArray[np.int64], Tensor)
 _DONE, _FAILED = "done", "failed"  # what process 0 tells instead of a state
 
 
@@ -43,7 +43,7 @@ class Processes:
     size: int = 1
     """How many there are."""
 
-    def own(self, rows: Rows) -> Rows:
+    def own(self, rows: _Rows) -> _Rows:
         """This process's share of a step's rows."""
         return rows[self.rank :: self.size]
 
@@ -133,14 +133,14 @@ def processes(config: RunConfig, device: str) -> tuple[Processes, str]:
 
     Raises:
         ConfigError: a device that not every process has, fewer rows in a batch than processes, or
-            several processes for a task with a network of its own or a run with ``until_accuracy``.
+            several processes for a task that one has to train or a run with ``until_accuracy``.
     """
     size, train = launched(), config.train
     if size <= 1:
         return ALONE, device
-    goal, few = train.until_accuracy, train.batch_size < size
+    task, goal, few = config.task, train.until_accuracy, train.batch_size < size
     for is_so, reason in (
-        (config.task.config_class is not None, f"the task {config.task.kind} has its own network"),
+        (task.why_alone, f"the task {task.kind} {task.why_alone}"),
         (goal is not None, f"train.until_accuracy is {goal}, which one process decides alone"),
         (few, f"train.batch_size is {train.batch_size}; expected at least {size}, a row a process"),
     ):
@@ -154,7 +154,7 @@ def processes(config: RunConfig, device: str) -> tuple[Processes, str]:
         raise ConfigError(f"device is {device!r}; {expected}")
     # One process reads a corpus, which may take days. The others wait here for its lock: in the
     # group they would wait for minutes only.
-    _ = config.task.data
+    _ = task.data
     state = _group(device == "cpu" or not torch.cuda.is_available())
     if device not in ("auto", state.device.type):
         expected = f"expected auto or {state.device.type}, where these processes work together"

@@ -38,7 +38,7 @@ PHASE_INDEX: Mapping[str | None, int] = {
     "memorizing": 1, "composite": 2, "symmetric": 2, "inferential": 3,
 }  # fmt: skip
 """The complexity-control paper's index of a phase (section IV); the others have none."""
-MEASURES: dict[str, str] = {
+MEASURE_LABELS: dict[str, str] = {
     **{name: words for name, words in MEASUREMENTS.items() if name != "key_dependence"},
     "stable_rank": "stable rank of W_Q L0",
     "stable_rank_ratio": "stable rank, relative to initialisation",
@@ -107,7 +107,7 @@ def shown_row(row: TableRow, slot: int, maps: Sequence[str] = ()) -> TableRow:
     run_id = str(row.get("run_id"))
     status: RunStatus = checked(row.get("status"), RunStatus, f"status of run {run_id}")
     is_done, phase = status == "done", None
-    values: dict[str, float | None] = dict.fromkeys((*MEASURES, *maps))
+    values: dict[str, float | None] = dict.fromkeys((*MEASURE_LABELS, *maps))
     if is_done:
         phase = checked(row.get("phase"), Phase, f"phase of run {run_id}")
         values |= {name: _number(row, name) for name in values}
@@ -156,7 +156,7 @@ def make_cell(
     number: int, x: Value, y: Value, runs: tuple[TableRow, ...], *, maps: Sequence[str], best: bool
 ) -> Cell:
     """A cell of these runs; with ``best``, each seed counts with its best accuracies."""
-    names = (*MEASURES, *maps)
+    names = (*MEASURE_LABELS, *maps)
     measures = {name: measured(runs, name, best=best and name in BEST_OF) for name in names}
     phases = Counter(run["phase"] for run in runs if run["phase"]).most_common(2)
     tie = len(phases) == 2 and phases[0][1] == phases[1][1]
@@ -177,7 +177,7 @@ def measured(runs: Sequence[TableRow], name: str, *, best: bool = False) -> Meas
     if len(known) < 2:
         return Measured(values, len(known), known[0] if known else None, None, None)
     low, high = mean_interval(known)
-    if name in MEASURES:
+    if name in MEASURE_LABELS:
         low, high = max(low, 0.0), high if name.startswith("stable_rank") else min(high, 1)
     return Measured(values, len(known), math.fsum(known) / len(known), low, high)
 
@@ -189,7 +189,7 @@ def in_order(states: Mapping[RunState, int]) -> dict[RunState, int]:
 
 def measure_label(name: str) -> str:
     """A measure in words; a user's own has its column's name."""
-    return MEASURES.get(name, name)
+    return MEASURE_LABELS.get(name, name)
 
 
 def _number(row: TableRow, name: str) -> float | None:

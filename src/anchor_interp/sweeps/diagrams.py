@@ -17,7 +17,7 @@ from typing import Any
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
 from anchor_interp.sweeps.cells import (
-    MEASURES,
+    MEASURE_LABELS,
     OF_RUN,
     Cell,
     RunState,
@@ -115,7 +115,7 @@ class Diagrams:
     left_out: int
     """How many rows ``where`` left out."""
     maps: tuple[str, ...] = ()
-    """Columns that are mapped beside the :data:`anchor_interp.sweeps.cells.MEASURES`."""
+    """Columns that are mapped beside the :data:`anchor_interp.sweeps.cells.MEASURE_LABELS`."""
     anchors: dict[str, str] = field(default_factory=dict)
     """The anchors of every anchor task that is not a preset's, by the task's name."""
     schema: int = 1
@@ -203,7 +203,7 @@ def _further(rows: Sequence[TableRow], maps: Sequence[str]) -> tuple[str, ...]:
     numeric = [name for name in columns if kind_of(row.get(name) for row in rows) in NUMERIC]
     for name in maps:
         check_column(name, "map", numeric)
-    return tuple(dict.fromkeys(name for name in maps if name not in MEASURES))
+    return tuple(dict.fromkeys(name for name in maps if name not in MEASURE_LABELS))
 
 
 def summary(diagrams: Diagrams) -> Iterator[dict[str, Value]]:
@@ -219,7 +219,7 @@ def summary(diagrams: Diagrams) -> Iterator[dict[str, Value]]:
             yield row | {"poor_id": cell.poor_id, "poor_commutativity": cell.poor_commutativity}
 
 
-def to_plain(diagrams: Diagrams) -> dict[str, Any]:
+def plain_diagrams(diagrams: Diagrams) -> dict[str, Any]:
     """The contents of ``diagram.json``; ``values`` are the measures of a run."""
     plain: dict[str, Any] = to_dict(diagrams)
     for cell in (cell for diagram in plain["diagrams"] for cell in diagram["cells"]):

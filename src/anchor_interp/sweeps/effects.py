@@ -2,10 +2,10 @@
 
 Runs are the witnesses. They are compared inside *strata*, runs that agree in some columns, since
 what tells strata apart would tell the runs apart too. An effect is Spearman's correlation of the
-number with a setting (:func:`trend`), or a difference between two kinds of runs (:func:`line`).
-For p the number changes places between the runs of a stratum; runs of a *cluster*, such as a seed,
-change places together in all strata. *Power* is told as the effect that so many runs of this spread
-find with 80 %.
+number with a setting (:func:`find_trend`), or a difference between two kinds of runs
+(:func:`find_rise`). For p the number changes places between the runs of a stratum; runs of a
+*cluster*, such as a seed, change places together in all strata. *Power* is told as the effect that
+so many runs of this spread find with 80 %.
 """
 
 import functools
@@ -61,7 +61,7 @@ class Estimate:
     """The effect that so many runs of this spread find with 80 %, two-sided at 0.05."""
 
 
-def trend(strata: Sequence[Stratum]) -> Estimate | None:
+def find_trend(strata: Sequence[Stratum]) -> Estimate | None:
     """Spearman's correlation, the mean over strata weighted by their runs; Fisher's interval.
 
     A stratum whose number never changes counts as 0. None if too few runs are there.
@@ -81,7 +81,7 @@ def trend(strata: Sequence[Stratum]) -> Estimate | None:
     return Estimate(rho, math.tanh(z - reach), math.tanh(z + reach), p, finds)
 
 
-def line(strata: Sequence[Stratum]) -> Estimate | None:
+def find_rise(strata: Sequence[Stratum]) -> Estimate | None:
     """The rise of the number over the range of the setting; of two kinds, their difference.
 
     A linear model with a level for each stratum, and a slope for each setting that is ``given``.
@@ -203,7 +203,7 @@ def _without(basis: Floats, values: Floats) -> Floats:
     return rest if np.linalg.norm(rest) > ROUNDING * np.linalg.norm(values) else np.zeros_like(rest)
 
 
-def decide(estimate: Estimate, least: float, p: float | None = None) -> tuple[Support, str]:
+def judge_effect(estimate: Estimate, least: float, p: float | None = None) -> tuple[Support, str]:
     """The verdict on an effect, positive as claimed, and its reason; ``p`` may be an adjusted one.
 
     An effect that is there, by p and by its interval, decides, whichever way it points. Runs that
@@ -319,14 +319,14 @@ def effect(
         out: Mapping[str, tuple[str, ...]],
         parts: Mapping[str, Effect],
     ) -> Effect:
-        estimate = (line if kinds else trend)(list(map(stratum, strata.values())))
+        estimate = (find_rise if kinds else find_trend)(list(map(stratum, strata.values())))
         n, n_out = (sum(map(len, some.values())) for some in (strata, out))
         why = ", ".join(f"{len(names)} {why}" for why, names in out.items())
         verdict: Support = "nothing comparable"
         reason = f"a stratum needs {FEWEST} runs{' of either kind' if kinds else ''}; "
         reason += f"{n_out} of {n + n_out} runs are left out" + (f": {why}" if why else "")
         if estimate is not None:
-            verdict, reason = decide(estimate, least)
+            verdict, reason = judge_effect(estimate, least)
         return Effect(of, on, kind, n, n_out, estimate, least, verdict, reason, parts, out)
 
     each = found.strata.items() if within else ()

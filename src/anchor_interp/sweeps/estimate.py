@@ -28,7 +28,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Estimate:
+class SweepEstimate:
     """What is left of a sweep, and what it will take with this many workers."""
 
     runs: int
@@ -45,7 +45,7 @@ class Estimate:
 
 def estimate(
     configs: Mapping[str, RunConfig], folder: SweepFolder, *, workers: int, device: str = "auto"
-) -> Estimate:
+) -> SweepEstimate:
     """What missing runs will take, by a few timed steps of each shape.
 
     A CPU takes at most 128 sequences: the time for a larger batch is in proportion, which
@@ -65,7 +65,7 @@ def estimate(
             _LOGGER.info("timing a model: %s", config.model)
             timed[shape] = _seconds_per_step(config, target)
         total += _START_SECONDS + timed[shape] * train.steps
-    return Estimate(
+    return SweepEstimate(
         runs=len(configs),
         todo=len(todo),
         core_seconds=total,

@@ -32,7 +32,7 @@ from anchor_interp._util.schema import checked_path, digest
 from anchor_interp.behaviour.phase import Phase
 from anchor_interp.sweeps.columns import COLUMNS, STATES, RunStatus, TableRow, aligned
 from anchor_interp.sweeps.rows import planned_row, updated_row
-from anchor_interp.sweeps.spec import MAX_BYTES, Grid, Sweep, read_sweep, to_plain, written
+from anchor_interp.sweeps.spec import MAX_BYTES, Grid, Sweep, plain_sweep, read_sweep, written
 from anchor_interp.sweeps.table_files import DAMAGES, from_csv, from_parquet, to_parquet
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def phases(rows: Iterable[TableRow]) -> dict[str, int]:
 
 def _yaml(sweep: Sweep) -> str:
     """The text of ``spec.yaml``; ConfigError if it could not be read again."""
-    text = written(to_plain(sweep))
+    text = written(plain_sweep(sweep))
     if len(text) > MAX_BYTES:
         text = f"spec.yaml would exceed {MAX_BYTES:,} bytes"
         raise ConfigError(f"{text}; give each part its own folder")

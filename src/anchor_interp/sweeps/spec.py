@@ -210,7 +210,7 @@ def parse_sweep(data: Any, *, folder: Path = Path(), exact: bool = False) -> Swe
     return Sweep(tuple(_grid(entries, f"grid {n}", folder, exact) for n, entries in numbered))
 
 
-def to_plain(sweep: Sweep) -> dict[str, Any]:
+def plain_sweep(sweep: Sweep) -> dict[str, Any]:
     """A sweep as plain values for :func:`parse_sweep`, every start written out in full."""
     grids = [{"config": grid.start, "axes": grid.axes, "zip": grid.together, "seeds": grid.seeds}
              for grid in sweep.grids]  # fmt: skip

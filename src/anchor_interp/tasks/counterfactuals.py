@@ -1,12 +1,15 @@
-"""Pairs of sequences that differ in one thing: what activation patching compares.
+"""Pairs of examples that differ in one thing, and pairs whose states are exchanged.
 
-A *clean* and a *corrupted* sequence have their key and anchors at the same positions and all tokens
-in common but the one thing that differs (contrastive pairs; Heimersheim and Nanda 2024).
+Activation patching compares a *clean* and a *corrupted* sequence, which have their key and anchors
+at the same positions and all tokens in common but the one thing that differs (contrastive pairs;
+Heimersheim and Nanda 2024). Interchange runs a *base* example with a state of its *source*, and a
+counterfactual answer says what this predicts.
 """
 
+import itertools
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,72 +17,23 @@ from jaxtyping import Bool, Int, Int64, UInt8
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
-from anchor_interp._util.schema import checked
+from anchor_interp._util.schema import check_name, checked
 from anchor_interp.tasks.anchor import AnchorTask, check_anchors
-from anchor_interp.tasks.exchanges import InterchangePairs
+from anchor_interp.tasks.examples import Examples, as_examples, as_integers
 from anchor_interp.tasks.functions import Ints, Keys, Pair
 from anchor_interp.tasks.hashing import below, nth_allowed, random_bits, random_choice
-from anchor_interp.tasks.sequences import Place, Sequences, assemble, draw, draw_noise, places
+from anchor_interp.tasks.sequences import (
+    Place,
+    Sequences,
+    assemble,
+    draw,
+    draw_noise,
+)
 
 Perturbation = Literal["key", "first", "second", "order", "noise"]
 """The one thing that differs. The last two are negative controls: ``order`` keeps the answer where
 the task's functions commute, ``noise`` on every task."""
 _LOGGER = logging.getLogger(__name__)
-
-
-def swap_anchors(sequences: Sequences) -> UInt8[np.ndarray, "n length"]:
-    """The same tokens with the two anchors of every sequence exchanged."""
-    first, tokens = places(sequences, "first"), sequences.tokens.copy()
-    rows = np.arange(len(tokens))
-    tokens[rows, first], tokens[rows, first + 1] = tokens[rows, first + 1], tokens[rows, first]
-    return tokens
-
-
-def replace_keys(
-    task: AnchorTask, sequences: Sequences, *, seed: int
-) -> UInt8[np.ndarray, "n length"]:
-    """The same tokens with another key in every sequence, drawn uniformly."""
-    n_keys = len(task.keys)
-    bits = random_bits(len(sequences), seed=seed, stream="other-key")
-    steps = 1 + below(bits, n_keys - 1)
-    other = task.key_min + (sequences.key.astype(np.int64) - task.key_min + steps) % n_keys
-    return _with_token(sequences, "key", other)
-
-
-def replace_anchors(
-    task: AnchorTask,
-    sequences: Sequences,
-    place: Literal["first", "second"],
-    seed: int,
-    seen_only: bool,
-) -> UInt8[np.ndarray, "n length"]:
-    """The same tokens with another first or second anchor in every sequence, drawn uniformly.
-
-    ``seen_only`` allows only anchors that make a seen pair, and refuses a pair that has none.
-    """
-    n = len(task.tokens)
-    first, second = (index[:, None] for index in np.divmod(sequences.pair.astype(np.int64), n))
-    other = ((first if place == "first" else second) + np.arange(1, n)) % n  # [n, option]
-    others = other * n + second if place == "first" else first * n + other
-    allowed = _is_seen(task)[others] if seen_only else np.ones(others.shape, np.bool_)
-    stuck = ~allowed.any(1)
-    if stuck.any():
-        pair = task.pairs[sequences.pair[stuck.argmax()]]
-        raise ConfigError(f"no other {place} anchor makes a seen pair of {pair}")
-    bits = random_bits(len(sequences), seed=seed, stream=f"other-{place}")
-    chosen = nth_allowed(allowed, (bits % allowed.sum(1).astype(np.uint64)).astype(np.int64))
-    new = np.array(task.tokens)[other[np.arange(len(other)), chosen]]
-    return _with_token(sequences, place, new)
-
-
-def _with_token(sequences: Sequences, place: Place, new: Ints) -> UInt8[np.ndarray, "n length"]:
-    tokens = sequences.tokens.copy()
-    tokens[np.arange(len(tokens)), places(sequences, place)] = new
-    return tokens
-
-
-def _is_seen(task: AnchorTask) -> np.ndarray:
-    return np.array([pair in task.seen for pair in task.pairs])
 
 
 class _Pairs(NamedTuple):
@@ -102,19 +56,60 @@ class ContrastPairs(Readable, _Pairs):
         return f"{about}; in {same} both targets are equal"
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        for clean, corrupted in zip(self.clean, self.corrupted, strict=True):
-            yield {
-                "clean": " ".join(map(str, clean.tokens[0])),
-                "corrupted": " ".join(map(str, corrupted.tokens[0])),
-                "position": int(clean.position[0]),
-                "clean_target": int(clean.targets[0]),
-                "corrupted_target": int(corrupted.targets[0]),
-            }
+        return _rows_of(
+            clean=self.clean.tokens,
+            corrupted=self.corrupted.tokens,
+            position=self.clean.position,
+            clean_target=self.clean.targets,
+            corrupted_target=self.corrupted.targets,
+        )
 
     @property
     def left_out(self) -> int:
         """How many drawn sequences have no twin and are left out."""
         return int(self.clean.provenance.get("left_out", 0))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class InterchangePairs(Readable):
+    """n base examples, each with a source and the answer that their interchange predicts."""
+
+    base: Any
+    """Examples, which are run; sequences (x; a1, a2) of an anchor task."""
+    source: Any
+    """Examples where an activation comes from, each from its own places; sequences (x'; a1', a2')
+    of an anchor task."""
+    counterfactual: Int64[np.ndarray, " n"]
+    """The answer expected; of an anchor task g(g(x'; a1'); a2)."""
+    anchor_moved: Int64[np.ndarray, " n"] | None = None
+    """The answer to (x; a1', a2), as if only the first anchor were exchanged."""
+    key_moved: Int64[np.ndarray, " n"] | None = None
+    """The answer to (x'; a1, a2), as if only the key were exchanged."""
+    left_out: int = 0
+    """How many base examples have no source that an answer tells apart, and are left out."""
+    label: str | None = None
+    """The label of examples that is exchanged; None of anchors."""
+    made: frozenset[Pair] | None = None
+    """Of anchors, all pairs of an exchange: (a1, a2), (a1', a2'), (a1', a2) and (a1, a2')."""
+
+    def __post_init__(self) -> None:
+        base, source = _paired(self.base, self.source)
+        expected = _one_each(self.counterfactual, "counterfactual", len(base))
+        for name, value in {"base": base, "source": source, "counterfactual": expected}.items():
+            object.__setattr__(self, name, value)
+
+    def _summary(self) -> str:
+        about = f"{len(self.base)} base sequences, each with a source; {self.left_out} left out"
+        return about if self.label is None else f"{about}; exchanged: {self.label}"
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        return _rows_of(
+            base=self.base.tokens,
+            source=self.source.tokens,
+            base_target=self.base.answers,
+            source_target=self.source.answers,
+            counterfactual=self.counterfactual,
+        )
 
 
 def contrast_pairs(
@@ -149,55 +144,6 @@ def contrast_pairs(
     return ContrastPairs(clean, replace(corrupted, provenance=provenance))
 
 
-def _perturbed(
-    task: AnchorTask, kind: Perturbation, keys: Keys, clean: Sequences, *, seed: int, stream: str
-) -> tuple[Sequences, Int[np.ndarray, " kept"], Int[np.ndarray, " kept"]]:
-    """The clean sequences that have twins, and the pair indices and keys of these."""
-    pair, key = clean.pair.astype(np.int64), clean.key.astype(np.int64)
-    n_anchors, targets = len(task.anchors), task.target_table
-    first, second = np.divmod(pair, n_anchors)
-    if kind == "noise" and task.length == 3:
-        raise ConfigError("a sequence of 3 tokens has no noise to draw again")
-    if kind == "noise":
-        return clean, pair, key
-    if kind == "order":
-        if (first == second).any():
-            raise ConfigError("a pair of two equal anchors has no other order; leave it out")
-        return clean, second * n_anchors + first, key
-    if kind == "key":
-        pairs, others = pair[:, None], np.arange(len(task.keys))[None]
-        allowed = task.on_side(keys, clean.position)
-    else:
-        anchors, others = np.arange(n_anchors), (key - task.key_min)[:, None]
-        a, b = (anchors, second[:, None]) if kind == "first" else (first[:, None], anchors)
-        pairs = a * n_anchors + b
-        allowed = _is_seen(task)[pairs]
-    allowed = allowed & np.not_equal(targets[pairs, others], clean.targets[:, None])
-    clean, kept = _usable(clean, allowed, f"have no twin that differs in {kind} and in the target")
-    chosen = random_choice(allowed[kept], seed=seed, stream=stream)
-    if kind == "key":
-        return clean, pair[kept], task.keys[chosen]
-    return clean, pairs[kept, chosen], key[kept]
-
-
-def _usable(
-    drawn: Sequences, allowed: Bool[np.ndarray, "n option"], lack: str
-) -> tuple[Sequences, Int64[np.ndarray, " kept"]]:
-    """The sequences with an option, and their rows; the others are counted and a warning says so.
-
-    ConfigError if none has one.
-    """
-    kept = np.flatnonzero(allowed.any(1))
-    if len(kept) == len(drawn):
-        return drawn, kept
-    left_out = f"{len(drawn) - len(kept)} of {len(drawn)} sequences {lack}"
-    if not len(kept):
-        raise ConfigError(f"{left_out}; choose other pairs or keys")
-    _LOGGER.warning("left out: %s", left_out)
-    provenance = {**drawn.provenance, "left_out": len(drawn) - len(kept)}
-    return replace(drawn[kept], provenance=provenance), kept
-
-
 def interchange_pairs(
     task: AnchorTask, n: int, *, seed: int, keys: Keys = "all", pairs: Sequence[Pair] | None = None
 ) -> InterchangePairs:
@@ -216,39 +162,182 @@ def interchange_pairs(
     if overridden := [pair for pair in pairs if task.role(pair) == "overridden"]:
         text = f"the target of the pair {overridden[0]} is not the composition"
         raise ConfigError(f"{text}, so it has no intermediate value to exchange")
-    base = draw(task, pairs, keys, n, seed=seed, stream="interchange")
-    allowed = _allowed_sources(task, base, pairs, composing, keys)
-    options = allowed.reshape(n, -1)
-    lack = "have no source whose counterfactual answer differs from all others"
-    base, rows = _usable(base, options, lack)
     stream = "interchange/source"
-    chosen = random_choice(options[rows], seed=seed, stream=stream)
+    drawn = draw(task, pairs, keys, n, seed=seed, stream="interchange")
+    allowed, answers = _sources(task, drawn, pairs, composing, keys)
+    lack = "have no source whose counterfactual answer differs from all others"
+    base, rows, chosen = _matched(drawn, allowed.reshape(n, -1), lack, seed=seed, stream=stream)
     first, second, key = np.unravel_index(chosen, allowed.shape[1:])
     noise = draw_noise(task, n, keys=keys, seed=seed, stream=stream)[rows]
-    pair, position = first * len(task.tokens) + second, base.position.astype(np.int64)
+    n_anchors, position = len(task.tokens), base.position.astype(np.int64)
+    pair = first * n_anchors + second
     source = assemble(task, noise, pair, task.keys[key], position)
-    answers = _answers(task, composing, base.pair, base.key, first, key)
-    provenance = base.provenance | {"stream": stream}
-    source = replace(source, provenance=provenance)
-    left_out = int(base.provenance.get("left_out", 0))
-    return InterchangePairs(base, source, *answers, left_out=left_out)
+    source = replace(source, provenance=base.provenance | {"stream": stream})
+    expected, anchor_moved, key_moved = (
+        np.broadcast_to(each, allowed.shape)[rows, first, second, key] for each in answers
+    )
+    own, other = np.divmod(base.pair.astype(np.int64), n_anchors)
+    met = (base.pair, pair, first * n_anchors + other, own * n_anchors + second)
+    made = frozenset(task.pairs[index] for index in np.unique(met))
+    return InterchangePairs(
+        base, source, expected, anchor_moved, key_moved, left_out=n - len(base), made=made
+    )
 
 
-def _allowed_sources(
+def exchange_label(
+    base: Examples,
+    source: Examples,
+    label: str,
+    answer: Callable[[Mapping[str, np.ndarray]], np.ndarray],
+) -> InterchangePairs:
+    """The answers of examples of any task if one of their labels were their source's.
+
+    Row i of ``source`` is the source of row i of ``base``. ``answer`` is what the model is thought
+    to compute: it takes labels by name, each [n], and returns the answers, tokens [n]. Examples
+    that should answer as the base tell nothing and are left out. So are examples that should answer
+    as the source, which an exchange of everything gives too, unless no others are left: if the
+    answer copies the label. ConfigError if none is left, or ``answer`` does not give the examples'
+    own answers.
+    """
+    base, source = _paired(base, source)
+    for examples in (base, source):
+        check_name(label, examples.labels, "no label of the examples")
+        computed = _one_each(answer(examples.labels), "answer", len(examples))
+        if (own := examples.answers) is None:
+            raise ConfigError("the examples have no answers; give answers=answer(labels)")
+        for row in np.flatnonzero(own != computed)[:1]:
+            made = f"answer makes {computed[row]} of the labels of row {row}"
+            raise ConfigError(f"{made}, answered by {own[row]}")
+    moved = {**base.labels, label: source.labels[label]}
+    expected = _one_each(answer(moved), "answer", len(base))
+    apart = expected != base.answers
+    if not apart.any():
+        raise ConfigError(f"exchanging {label!r} changes no answer; choose other sources")
+    if (specific := apart & (expected != source.answers)).any():
+        apart = specific
+    left_out = int((~apart).sum())
+    return InterchangePairs(
+        base[apart], source[apart], expected[apart], left_out=left_out, label=label
+    )
+
+
+def swap_anchors(sequences: Sequences) -> UInt8[np.ndarray, "n length"]:
+    """The same tokens with the two anchors of every sequence exchanged."""
+    first, tokens = sequences.positions("first"), sequences.tokens.copy()
+    rows = np.arange(len(tokens))
+    tokens[rows, first], tokens[rows, first + 1] = tokens[rows, first + 1], tokens[rows, first]
+    return tokens
+
+
+def replace_keys(
+    task: AnchorTask, sequences: Sequences, *, seed: int
+) -> UInt8[np.ndarray, "n length"]:
+    """The same tokens with another key in every sequence, drawn uniformly."""
+    n_keys = len(task.keys)
+    bits = random_bits(len(sequences), seed=seed, stream="other-key")
+    steps = 1 + below(bits, n_keys - 1)
+    other = task.key_min + (sequences.key.astype(np.int64) - task.key_min + steps) % n_keys
+    return _with_token(sequences, "key", other)
+
+
+def replace_anchors(
+    task: AnchorTask,
+    sequences: Sequences,
+    place: Literal["first", "second"],
+    seed: int,
+    seen_only: bool,
+) -> UInt8[np.ndarray, "n length"]:
+    """The same tokens with another first or second anchor in every sequence, drawn uniformly.
+
+    ``seen_only`` allows only anchors that make a seen pair, and refuses a pair that has none.
+    """
+    n, pair = len(task.tokens), sequences.pair.astype(np.int64)
+    own = np.divmod(pair, n)[place == "second"]
+    other = (own[:, None] + np.arange(1, n)) % n  # [n, option]
+    among = _is_in(task, task.seen if seen_only else task.pairs)
+    allowed = among[_with_anchor(task, pair, place, other)]
+    stuck = ~allowed.any(1)
+    if stuck.any():
+        raise ConfigError(
+            f"no other {place} anchor makes a seen pair of {task.pairs[pair[stuck.argmax()]]}"
+        )
+    bits = random_bits(len(sequences), seed=seed, stream=f"other-{place}")
+    chosen = nth_allowed(allowed, (bits % allowed.sum(1).astype(np.uint64)).astype(np.int64))
+    new = np.array(task.tokens)[other[np.arange(len(other)), chosen]]
+    return _with_token(sequences, place, new)
+
+
+def _with_token(sequences: Sequences, place: Place, new: Ints) -> UInt8[np.ndarray, "n length"]:
+    tokens = sequences.tokens.copy()
+    tokens[np.arange(len(tokens)), sequences.positions(place)] = new
+    return tokens
+
+
+def _with_anchor(
+    task: AnchorTask, pair: Ints, place: Literal["first", "second"], anchors: Ints
+) -> Int64[np.ndarray, "n option"]:
+    """The pairs with other anchors, given as indices [option] or [n, option], at one place."""
+    n = len(task.tokens)
+    first, second = (index[:, None] for index in np.divmod(pair, n))
+    return anchors * n + second if place == "first" else first * n + anchors
+
+
+def _is_in(task: AnchorTask, some: Sequence[Pair]) -> Bool[np.ndarray, " pair"]:
+    """Which of the task's pairs are among some."""
+    return np.array([pair in some for pair in task.pairs])
+
+
+def _perturbed(
+    task: AnchorTask, kind: Perturbation, keys: Keys, clean: Sequences, *, seed: int, stream: str
+) -> tuple[Sequences, Int[np.ndarray, " kept"], Int[np.ndarray, " kept"]]:
+    """The clean sequences that have twins, and the pair indices and keys of these."""
+    pair, key, n_anchors = clean.pair.astype(np.int64), clean.key.astype(np.int64), len(task.tokens)
+    if kind == "noise" and task.length == 3:
+        raise ConfigError("a sequence of 3 tokens has no noise to draw again")
+    if kind == "noise":
+        return clean, pair, key
+    if kind == "order":
+        first, second = np.divmod(pair, n_anchors)
+        if (first == second).any():
+            raise ConfigError("a pair of two equal anchors has no other order; leave it out")
+        return clean, second * n_anchors + first, key
+    if kind == "key":
+        pairs, others = pair[:, None], np.arange(len(task.keys))[None]
+        allowed = task.on_side(keys, clean.position)
+    else:
+        pairs = _with_anchor(task, pair, kind, np.arange(n_anchors))
+        others, allowed = (key - task.key_min)[:, None], _is_in(task, task.seen)[pairs]
+    allowed = allowed & np.not_equal(task.target_table[pairs, others], clean.targets[:, None])
+    lack = f"have no twin that differs in {kind} and in the target"
+    clean, rows, chosen = _matched(clean, allowed, lack, seed=seed, stream=stream)
+    if kind == "key":
+        return clean, pair[rows], task.keys[chosen]
+    return clean, pairs[rows, chosen], key[rows]
+
+
+def _sources(
     task: AnchorTask, base: Sequences, pairs: Sequence[Pair], composing: Sequence[Pair], keys: Keys
-) -> Bool[np.ndarray, "n first second key"]:
-    """Which first anchors a1', second anchors a2' and keys x' a source of each base may have.
+) -> tuple[Bool[np.ndarray, "n first second key"], tuple[np.ndarray, ...]]:
+    """Which anchors a1', a2' and keys x' a source of each base may have, and what each predicts.
 
     (a1', a2') is one of ``pairs``; (a1', a2) and (a1, a2') may be met; the counterfactual answer
-    exists and differs from the answers to base and source and from both moved ones.
+    differs from the answers to base and source and from both moved ones. The answers, which
+    broadcast, are g(g(x'; a1'); a2), or -1 where a2 was not trained on the value, then those to
+    (x; a1', a2) and (x'; a1, a2).
     """
-    n, size = len(base), (len(task.tokens), len(task.tokens))
-    drawable = np.array([pair in pairs for pair in task.pairs]).reshape(size)
-    met = drawable | np.array([pair in composing for pair in task.pairs]).reshape(size)
-    first, second = np.divmod(base.pair.astype(np.int64), len(task.tokens))
-    base_pair, base_key = (column.reshape(n, 1, 1, 1) for column in (base.pair, base.key))
-    first_of, key = np.arange(len(task.tokens))[:, None, None], np.arange(len(task.keys))
-    answer, *moved = _answers(task, composing, base_pair, base_key, first_of, key)
+    n, n_anchors, targets = len(base), len(task.tokens), task.target_table
+    pair, key = base.pair.astype(np.int64), base.key.astype(np.int64) - task.key_min
+    first, second = np.divmod(pair, n_anchors)
+    values = np.stack([task.function(token)(task.keys) for token in task.tokens])  # [anchor, key]
+    continued = np.full((n_anchors, 256), -1)  # g(v; a2) of the values that a2 was trained on
+    for a, b in composing:
+        met_values = values[task.tokens.index(a)]
+        continued[task.tokens.index(b), met_values] = task.function(b)(met_values)
+    answer = continued[second[:, None, None], values][:, :, None]
+    first_moved = targets[np.arange(n_anchors) * n_anchors + second[:, None], key[:, None]]
+    moved = first_moved[:, :, None, None], targets[pair][:, None, None]
+    drawable = _is_in(task, pairs).reshape(n_anchors, n_anchors)
+    met = drawable | _is_in(task, composing).reshape(n_anchors, n_anchors)
     allowed: np.ndarray = (
         drawable[:, :, None]
         & met.T[second][:, :, None, None]
@@ -256,39 +345,48 @@ def _allowed_sources(
         & task.on_side(keys, base.position)[:, None, None, :]
         & (answer >= 0)
     )
-    own = base.targets.reshape(n, 1, 1, 1), task.target_table.reshape(*size, -1)
+    own = base.targets.reshape(n, 1, 1, 1), targets.reshape(n_anchors, n_anchors, -1)
     for other in (*own, *moved):
         allowed &= answer != other
-    return allowed
+    return allowed, (answer, *moved)
 
 
-def _answers(
-    task: AnchorTask,
-    composing: Sequence[Pair],
-    base_pair: np.ndarray,
-    base_key: np.ndarray,
-    first: np.ndarray,
-    key: np.ndarray,
-) -> tuple[Ints, Ints, Ints]:
-    """The answers g(g(x'; a1'); a2), (x; a1', a2) and (x'; a1, a2) to sources of bases.
+def _matched(
+    drawn: Sequences, allowed: Bool[np.ndarray, "n option"], lack: str, *, seed: int, stream: str
+) -> tuple[Sequences, Int64[np.ndarray, " kept"], Int64[np.ndarray, " kept"]]:
+    """The sequences with an option, their rows, and an option each; a warning counts the others.
 
-    A source has a first anchor and a key, each given by its index; shapes broadcast. The first
-    answer is -1 where a2 was not trained on the value.
+    ConfigError if none has one.
     """
-    pair, n_anchors = base_pair.astype(np.int64), len(task.tokens)
-    second = pair % n_anchors
-    values = np.stack([task.function(token)(task.keys) for token in task.tokens])  # [anchor, key]
-    return (
-        _continued(task, composing)[second, values[first, key]],
-        task.target_table[first * n_anchors + second, base_key.astype(np.int64) - task.key_min],
-        task.target_table[pair, key],
-    )
+    rows = np.flatnonzero(allowed.any(1))
+    if n := len(drawn) - len(rows):
+        left_out = f"{n} of {len(drawn)} sequences {lack}"
+        if not len(rows):
+            raise ConfigError(f"{left_out}; choose other pairs or keys")
+        _LOGGER.warning("left out: %s", left_out)
+        drawn = replace(drawn[rows], provenance={**drawn.provenance, "left_out": n})
+    return drawn, rows, random_choice(allowed[rows], seed=seed, stream=stream)
 
 
-def _continued(task: AnchorTask, composing: Sequence[Pair]) -> Int64[np.ndarray, "anchor value"]:
-    """g(v; a2) for every second anchor a2 and every value v that it was trained on, else -1."""
-    continued = np.full((len(task.anchors), 256), -1)
-    for first, second in composing:
-        values = task.function(first)(task.keys)
-        continued[task.tokens.index(second), values] = task.function(second)(values)
-    return continued
+def _rows_of(**columns: Any) -> Iterator[dict[str, Any]]:
+    """A row an example: tokens as text, numbers as they are, None of a column that there is not."""
+    given = (itertools.repeat(None) if c is None else c.tolist() for c in columns.values())
+    for row in zip(*given, strict=False):
+        texts = (" ".join(map(str, v)) if isinstance(v, list) else v for v in row)
+        yield dict(zip(columns, texts, strict=True))
+
+
+def _paired(base: Examples, source: Examples) -> tuple[Examples, Examples]:
+    """Both as examples; ConfigError if they are not as many."""
+    pair = as_examples(base), as_examples(source)
+    if len(pair[0]) != len(pair[1]):
+        raise ConfigError(f"{len(pair[0])} base examples have {len(pair[1])} sources")
+    return pair
+
+
+def _one_each(given: Any, name: str, n: int) -> Int64[np.ndarray, " n"]:
+    """The tokens given, if there is one for each of n examples."""
+    answers = as_integers(given, name, "n").astype(np.int64)
+    if len(answers) != n:
+        raise ConfigError(f"{name} has {len(answers)} values; expected {n}, one for each example")
+    return answers

@@ -132,7 +132,7 @@ def warn_of_ends(padding: int | None) -> None:
 class Examples(Readable):
     """What an analysis is about: sequences, where each is answered, and with what.
 
-    Anchor sequences (:class:`anchor_interp.tasks.sequences.Sequences`) can stand for theirs.
+    :class:`anchor_interp.tasks.sequences.Sequences` are those of an anchor task, a byte a token.
 
     Args:
         tokens: token indices [n, pos].
@@ -205,6 +205,11 @@ class Examples(Readable):
     def wrong(self) -> Int64[np.ndarray, " n"] | None:
         """The wrong answers; ConfigError if there are several each."""
         return None if self.each_wrong is None else self._single(self.each_wrong)
+
+    @property
+    def explained(self) -> tuple[Int64[np.ndarray, " n"] | None, Int64[np.ndarray, " n"] | None]:
+        """The right and wrong answers to explain; None: the model's own, as of anchor sequences."""
+        return self.answers, self.wrong
 
     def single(self) -> "Examples":
         """These examples; ConfigError if there are several answers each."""
@@ -335,6 +340,11 @@ class Examples(Readable):
         for i, tokens in enumerate(self.tokens):
             read = tokens[self.inside[i]]
             yield {"tokens": " ".join(map(str, read)), **{n: v[i] for n, v in known.items()}}
+
+
+def as_examples(inputs: Examples | Integers) -> Examples:
+    """Examples themselves, or tokens [n, pos] as examples without answers."""
+    return inputs if isinstance(inputs, Examples) else Examples(inputs)
 
 
 def order_of(examples: Examples) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:

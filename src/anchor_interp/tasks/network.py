@@ -71,6 +71,7 @@ class OwnNetwork(ABC):
 
     config_class: ClassVar[type[NetworkConfig]]
     """The class of ``RunConfig.model``."""
+    why_alone: ClassVar[str] = "has its own network"
     part: ClassVar[str]
     """What a part of an answer is called, such as ``attribute``."""
 

@@ -13,9 +13,8 @@ import numpy as np
 from jaxtyping import Int64, Integer, UInt8, UInt64
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, digest, shown
-from anchor_interp.tasks.examples import Dataset, Examples, Integers
+from anchor_interp.tasks.examples import Dataset, Examples
 from anchor_interp.tasks.functions import MAX_TOKEN, ROLES, Keys, Pair
 from anchor_interp.tasks.hashing import below, hash_counter, stream_key
 from anchor_interp.tasks.rules import AnchorRules, require_anchors
@@ -38,12 +37,18 @@ PROBE = Examples([PROBE_TOKENS], places={"key": 2, "first": 3, "second": 4})
 MAX_SEQUENCES = 1 << 31
 """Most sequences of one request."""
 _CHUNK = 1 << 15
+_IN_A_ROW: tuple[Place, ...] = ("key", "first", "second")
 _COLUMNS = ("tokens", "targets", "key", "position", "pair", "role")
 
 
+def _view(make: Callable[["Sequences"], Any]) -> Any:
+    """What other examples store; sequences make it of their bytes whenever it is asked for."""
+    return property(make)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Sequences(Readable):
-    """n sequences of a task with what they mean.
+class Sequences(Examples):
+    """n sequences of a task with what they mean: the examples of an anchor task.
 
     All arrays have one byte an element: widen them (``astype(int)``) before you subtract. Every
     function that takes tokens takes them whole. A model that is called directly takes their
@@ -67,6 +72,16 @@ class Sequences(Readable):
     """Index of the pair's role in :data:`anchor_interp.tasks.functions.ROLES`."""
     provenance: dict[str, str | int]
     """What draws the sequences again, and ``kept``, how many are here if some were chosen."""
+    padding = attention_mask = each_wrong = None
+    explained = (None, None)
+    inside = _view(lambda s: np.broadcast_to(np.True_, s.tokens.shape))
+    each_at = _view(lambda s: np.full((len(s), 1), s.tokens.shape[1] - 1))
+    at = _view(lambda s: np.full(len(s), s.tokens.shape[1] - 1))
+    each_answer = _view(lambda s: s.targets.astype(np.int64)[:, None])
+    labels = _view(lambda s: {name: getattr(s, name) for name in _COLUMNS[2:]})
+    places = _view(
+        lambda s: {name: s.position.astype(np.int64) + i for i, name in enumerate(_IN_A_ROW)}
+    )
 
     def __post_init__(self) -> None:
         for name in _COLUMNS:
@@ -78,9 +93,6 @@ class Sequences(Readable):
                 raise ConfigError(f"{name} is {shown(values)}; {expected}")
             checked(len(values), int, f"the length of {name}", low=len(self), high=len(self))
             object.__setattr__(self, name, values.astype(np.uint8, copy=False))
-
-    def __len__(self) -> int:
-        return len(self.tokens)
 
     def __getitem__(self, index: Any) -> "Sequences":
         """One sequence by its number, or some by a slice, numbers or a mask [n] of booleans."""
@@ -129,15 +141,8 @@ class Sequences(Readable):
             yield {**about, "position": int(position), "role": ROLES[role], "target": int(target)}
 
     def examples(self) -> Examples:
-        """The sequences as an analysis takes them: their targets, labels and places."""
-        key = self.position.astype(np.int64)
-        names = ("key", "position", "pair", "role")
-        return Examples(
-            self.tokens,
-            self.targets,
-            labels={name: getattr(self, name) for name in names},
-            places={"key": key, "first": key + 1, "second": key + 2},
-        )
+        """The same as plain examples, whose targets are what an analysis explains."""
+        return self.until(self.tokens.shape[1])
 
     def dataset(self) -> Dataset:
         """The same sequences, each with its target at the end."""
@@ -158,13 +163,6 @@ class Sequences(Readable):
         labels[:, -1] = tokens[:, -1]
         rows = zip(tokens, labels, strict=True)
         return [{"input_ids": row, "labels": label} for row, label in rows]
-
-
-def as_examples(inputs: Sequences | Examples | Integers) -> Examples:
-    """Sequences of an anchor task, examples, or tokens [n, pos] without answers, as examples."""
-    if isinstance(inputs, Sequences):
-        return inputs.examples()
-    return inputs if isinstance(inputs, Examples) else Examples(inputs)
 
 
 def sample(task: AnchorRules, split: SplitName, n: int, *, seed: int) -> Sequences:
@@ -243,13 +241,6 @@ def assemble(
         role=roles[pair],
         provenance={**_task_of(task), "n": len(pair)},
     )
-
-
-def places(sequences: Sequences, place: Place) -> Int64[np.ndarray, " n"]:
-    """The 0-based position of a place in every sequence; the second anchor can be the last."""
-    if place == "last":
-        return np.full(len(sequences), sequences.tokens.shape[1] - 1, np.int64)
-    return sequences.position.astype(np.int64) + {"key": 0, "first": 1, "second": 2}[place]
 
 
 def anchor_pairs(

@@ -64,6 +64,8 @@ class Task:
     """Most examples of a split that an evaluation judges; None for those that were asked for."""
     most_probes: ClassVar[int] = 512
     """Most examples of a split that are judged along training."""
+    why_alone: ClassVar[str] = ""
+    """Why one process trains it; empty if several can share the examples of a step."""
     _origin: ClassVar[tuple[str, str]]
     """Its file (in a notebook, its module) and its name there, where it may be defined again."""
 
