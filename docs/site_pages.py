@@ -1,10 +1,11 @@
 """Pages of the site that no file in docs/ holds: a hook of MkDocs.
 
 The reference is made from docstrings and from ``--help``, home from the README, so that nothing is
-written twice. What contributors read is there as text.
+written twice. What contributors read is there as text. Specimens answer on a page of their own.
 """
 
 import ast
+import functools
 import posixpath
 import re
 from base64 import b64decode
@@ -22,6 +23,8 @@ from PIL import Image
 
 import anchor_interp
 from anchor_interp.cli.main import command_line
+from anchor_interp.cli.quickstart import LETTERS
+from anchor_interp.runs.presets import QUICKSTART
 from site_docstrings import markdown
 from site_notebooks import NOTEBOOKS
 
@@ -44,6 +47,9 @@ Brightness is 0.2 red + 0.6 green + 0.2 blue."""
 ROOT_FILES = {"CHANGELOG.md": "CHANGELOG.txt", "CITATION.cff": "CITATION.cff",
               "CONTRIBUTING.md": "CONTRIBUTING.txt", "LICENSE": "LICENSE"}  # fmt: skip
 """Files of the root that documents link to, and their names on the site: no text is a page."""
+GUESS = "](figures/quickstart.png)\n"
+"""Where the README asks which model is which; the site's home has a button below."""
+BUTTON = "\n[Ask models like A, B and C](ask.html){ .md-button .md-button--primary }\n"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -54,6 +60,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             pages[page] = _reference(page)
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
+    files.append(File.generated(config, "ask.html", content=ask_page()))
     figures = (path for path in ROOT.glob("figures/**/*") if path.is_file())
     kinds = ("tables/*/*.csv", "*.csv", "*.toml", "*/*.py")
     tables = [path for kind in kinds for path in ROOT.glob(f"experiments/{kind}")]
@@ -63,6 +70,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         relative = ROOT_FILES.get(relative, relative)
         files.append(File.generated(config, relative, abs_src_path=str(path)))
     return files
+
+
+@functools.cache
+def ask_page() -> str:
+    """Specimens of the quickstart's recipes, called A, B and C as on the site's home, answer."""
+    from anchor_interp.analysis.asking import asked
+    from anchor_interp.pages.ask_page import render_ask
+
+    names = zip(LETTERS, QUICKSTART, strict=True)
+    return render_ask(asked({a: anchor_interp.load(f"tiny/{recipe}/1") for a, recipe in names}))
 
 
 def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
@@ -83,6 +100,8 @@ def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
 
     if here.startswith("reference/"):
         return text
+    if here == "index.md":
+        text = text.replace(GUESS, GUESS + BUTTON)
     return re.sub(r"\]\((?P<target>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)", link, text)
 
 

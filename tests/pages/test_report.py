@@ -10,7 +10,9 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from matplotlib import rc_context
 from watched_page import Watched
 
@@ -18,19 +20,24 @@ from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis.findings import Findings, gather
 from anchor_interp.behaviour.phase import Decision, Phase
 from anchor_interp.cli.main import main
+from anchor_interp.interventions.subject import Subject
 from anchor_interp.pages import report, style
 from anchor_interp.pages.attention_views import View, example_views
+from anchor_interp.pages.pictures import of_run
 from anchor_interp.pages.report import render, write_report
 from anchor_interp.pages.report_words import differences, measures, sentence
-from anchor_interp.runs.config import override
+from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run
+from anchor_interp.runs.train import train
+from anchor_interp.sweeps.along import along
 from concepts import PRESETS
 
 HOSTILE = (
     "<script>alert(1)</script>\"'</title></script>\N{SNOWMAN}&amp;{{ 7*7 }}"
     "<img src=x onerror=alert(2)>"
 )
+TOKENS = torch.arange(20, 29)[None]
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +71,21 @@ def words_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages without the runs' pictures, which take most of their time."""
     monkeypatch.setattr(report, "of_run", lambda _: ())
     monkeypatch.setattr(report, "of_answers", lambda _: ())
+
+
+def last_reads_first(model: Any) -> dict[str, float]:
+    """Attention of the first head from the last position to the first, by layer."""
+    _, cache = model.run_with_cache(TOKENS)
+    return {
+        f"layer {n}": cache["pattern", n][0, 0, -1, 0].item() for n in range(model.cfg.n_layers)
+    }
+
+
+def inverse_distance(subject: Subject) -> float:
+    """Fails before the first step."""
+    assert subject.initial is not None
+    distance: float = (subject.model.W_E - subject.initial.W_E).norm().item()
+    return 1 / distance
 
 
 def words(page: Path) -> str:
@@ -190,6 +212,31 @@ def test_a_sentence_says_what_a_run_does(
     text = sentence(phase, dataclasses.replace(found.evaluation, **changes))
     assert words in text
     assert len(text.split()) <= 20
+
+
+def test_the_page_draws_what_a_run_keeps_along_training(short: RunConfig, tmp_path: Path) -> None:
+    """Against hooks of PyTorch, on a model of three layers; a failure is a gap with its reason."""
+    config = override(short, n_layers=3, n_heads=2, act_fn="gelu", steps=20)
+    run = train(config, tmp_path / "mine", device="cpu", quiet=True)
+    along(run, last_reads_first)
+    along(run, inverse_distance, subject=True)
+    (found,) = gather([run.folder.path])
+    write_report([found], tmp_path / "report.html")
+    shown = words(tmp_path / "report.html")
+    curves = {p.name: p.figure.axes[0].lines for p in of_run(found) if p.name.startswith("along-")}
+    attention, distance = curves.values()
+    for place, step in enumerate(run.steps):
+        model, read = run.at(step).model, list[Any]()
+        for block in model.blocks:
+            block.attn.hook_pattern.register_forward_hook(lambda *a, to=read: to.append(a[2]))
+        model(TOKENS)
+        read = [pattern[0, 0, -1, 0].item() for pattern in read]
+        drawn = [np.asarray(line.get_ydata())[place] for line in attention]
+        assert drawn == pytest.approx(read, abs=1e-6)
+        assert f" {step} {' '.join(f'{value:.4g}' for value in read)} " in shown
+    assert [line.get_label() for line in attention] == ["layer 0", "layer 1", "layer 2"]
+    assert np.isnan(distance[0].get_ydata()).tolist() == [True, False, False]
+    assert f"{__name__}:inverse_distance of a subject by step. Step 0: ZeroDivisionError" in shown
 
 
 @pytest.mark.usefixtures("words_alone")

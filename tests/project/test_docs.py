@@ -82,11 +82,15 @@ def test_the_site_loads_nothing_from_the_network(site: Path) -> None:
 
 
 def test_the_site_is_short(site: Path) -> None:
-    """Words of all pages, with home and the notebooks, but not the reference, claims and code."""
+    """Words of all pages, with home and the notebooks, but not the reference, claims and code.
+
+    The page that answers is the program's, as a report is.
+    """
     words = {
         page: len(re.findall(r"\S*\w\S*", text(page, code=False)))
         for page in site.rglob("*.html")
-        if page.parent.name in (site.name, "notebooks") and page.stem not in ("claims", "404")
+        if page.parent.name in (site.name, "notebooks")
+        and page.stem not in ("claims", "404", "ask")
     }
     assert len(words) > 20
     assert sum(words.values()) <= 13_000, words
@@ -150,6 +154,24 @@ def test_home_is_the_readme(site: Path) -> None:
     assert 'src="figures/quickstart.png"' in page
     assert (site / "figures/quickstart.png").is_file()
     assert 'href="concepts.html"' in page
+
+
+def test_models_like_those_of_home_answer(site: Path, browser: Any) -> None:
+    """Below the picture a link leads to them; their answers are the ones that the home describes.
+
+    Of (4, 3), at most keys: neither the rule's answer nor B's, x - 7, the rule's.
+    """
+    page = browser.new_page()
+    page.goto((site / "index.html").as_uri())
+    link = page.get_by_role("link", name="Ask models like A, B and C")
+    assert link.bounding_box()["y"] > page.locator("img[src*=quickstart]").bounding_box()["y"]
+    link.click()
+    page.get_by_label("key x").fill("70")
+    answers = page.locator('[data-part="answer"]').all_inner_texts()
+    assert page.locator("h3").all_inner_texts()[:3] == ["A", "B", "C"]
+    assert int(answers[0].split(",")[0]) not in (60, 63)
+    assert [answer.split(",")[0] for answer in answers[1:]] == ["63", "60"]
+    page.close()
 
 
 def test_the_results_and_the_claims_fit_a_screen(site: Path, browser: Any) -> None:

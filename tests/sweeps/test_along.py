@@ -1,6 +1,7 @@
 """Any function of a model along training: of a run, and of a sweep's runs, kept as it goes."""
 
 import math
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,10 @@ from safetensors.torch import load_file
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.interventions.subject import Subject
+from anchor_interp.runs.measurements import FILE, kept_along
 from anchor_interp.runs.run import Run
-from anchor_interp.sweeps.along import _named
+from anchor_interp.runs.store import writing
+from anchor_interp.sweeps.along import _named, of_model
 from anchor_interp.sweeps.folder import SweepFolder
 from anchor_interp.sweeps.spec import Grid, Sweep
 
@@ -51,6 +54,13 @@ def under_a_decorator(model: Any) -> float:
     return norm
 
 
+def where_it_moved(subject: Subject) -> dict[str, float]:
+    """How far the embedding is from its start, and the process that says so."""
+    assert subject.initial is not None
+    moved = (subject.model.W_E - subject.initial.W_E).norm().item()
+    return {"per step": 1 / moved, "process": os.getpid()}
+
+
 def of_a_model_called_subject(model: Any) -> float:
     norm: float = model.W_E.norm().item()
     return norm
@@ -60,6 +70,12 @@ class Probe:
     def measure(self, model: Any) -> float:
         norm: float = model.W_E.norm().item()
         return norm
+
+
+@pytest.fixture
+def finished_run(finished_run: Run, tmp_path: Path) -> Run:
+    """A copy, since runs keep what is measured along them."""
+    return ai.load(shutil.copytree(finished_run.folder.path, tmp_path / "short"))
 
 
 @pytest.fixture
@@ -132,6 +148,49 @@ def test_a_subject_knows_the_run(finished_run: Run) -> None:
     assert (found["seed"] == 300).all()
 
 
+def test_a_run_keeps_what_a_named_function_gives(finished_run: Run) -> None:
+    """Not of a lambda, a specimen or a folder that another writes; a run is measured anew."""
+    run, path = finished_run, finished_run.folder.path
+    ai.along(run, lambda _: 1.0)
+    with writing(path, run.config):
+        found = ai.along(run, embedding_norm)
+    assert kept_along(path) == {}
+    assert ai.along(run, embedding_norm).rows == found.rows
+    assert kept_along(path) == {f"{__name__}:embedding_norm": found.rows}
+    calls.clear()
+    assert ai.along(run, embedding_norm).rows == found.rows
+    assert len(calls) == len(run.steps)
+    specimen = ai.load("tiny/inferential/1")
+    ai.along(specimen, embedding_norm)
+    assert not (specimen.folder.path / FILE).exists()
+
+
+def test_two_workers_give_what_one_process_does(
+    swept: SweepFolder, finished_run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    (other,) = [c for c in swept.spec().configs().values() if c != finished_run.config]
+    ai.train(other, swept.runs / ai.run_id(other), device="cpu", quiet=True)
+    found = ai.along(swept, where_it_moved, subject=True, workers=2, quiet=True)
+    frame = found.to_frame()
+    for name, rows in frame.groupby("run_id"):
+        run = ai.load(swept.runs / name)
+        one = ai.along(run, where_it_moved, subject=True).to_frame()
+        assert rows["step"].tolist() == one["step"].tolist()
+        assert rows["per step"].tolist()[1:] == one["per step"].tolist()[1:]
+        assert rows["reason"].iloc[0] == "ZeroDivisionError: float division by zero"
+    processes = set(frame["process"].dropna())
+    assert len(processes) == 2
+    assert os.getpid() not in processes
+    assert caplog.messages == []
+
+    def inside(model: Any) -> float:
+        return 1.0
+
+    inside.__qualname__ = "inside"  # no function of this module
+    assert (ai.along(swept, inside, workers=2, quiet=True).to_frame()["value"] == 1).all()
+    assert "workers cannot import" in caplog.text
+
+
 def test_a_sweep_goes_on_where_it_was_stopped(
     swept: SweepFolder, finished_run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,8 +229,8 @@ def test_wrong_arguments_are_refused(swept: SweepFolder, finished_run: Run) -> N
 
 def test_what_is_kept_belongs_to_one_function(swept: SweepFolder) -> None:
     """A decorated function is known by its own file; a name decides nothing."""
-    named = _named(under_a_decorator, "under_a_decorator", subject=False)
-    assert named.version == _named(embedding_norm, "embedding_norm", subject=False).version
+    named = _named(under_a_decorator, "under_a_decorator", of_model)
+    assert named.version == _named(embedding_norm, "embedding_norm", of_model).version
     of_a_model_called_subject.__qualname__ = "of_a_model_called_subject"
     found = ai.along(swept, of_a_model_called_subject, quiet=True).to_frame()
     assert found["value"].notna().all()

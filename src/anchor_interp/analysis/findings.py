@@ -20,6 +20,7 @@ from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import Complexity, complexity
 from anchor_interp.models.networks import build_network
 from anchor_interp.runs.config import RunConfig, run_id, total_decay
+from anchor_interp.runs.measurements import kept_along
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.store import Row
 from anchor_interp.runs.zoo import find
@@ -63,6 +64,8 @@ class Findings:
     attention: tuple[AttentionExample, ...]
     plane: PlaneOfAnswers | None
     """Of a task whose errors span one."""
+    along: Mapping[str, Sequence[Row]]
+    """What the run keeps along training (:func:`anchor_interp.runs.measurements.kept_along`)."""
     own_figures: Sequence[OwnFigure]
     """Of a task with a network of its own."""
     complexity: Complexity
@@ -141,6 +144,7 @@ def _findings(path: Path, name: str) -> Findings:
         if isinstance(config.task, AnchorTask)
         else (),
         plane=_plane(run),
+        along=kept_along(run.path),
         own_figures=config.task.figures(run),
         complexity=complexity(run.model),
         complexity_at_init=complexity(build_network(config.model, config.init, seed=config.seed)),

@@ -41,6 +41,8 @@ def of_run(run: "Findings") -> Iterator[Picture]:
     for aspect in run_figures.aspects(run.evaluation):
         figure = run_figures.aspect_scores(run.evaluation, aspect)
         yield Picture(f"by-{file_name(aspect) or 'aspect'}", figure, about=aspect)
+    for name, rows in run.along.items():
+        yield Picture(f"along-{file_name(name)}", run_figures.along_curves(rows), about=name)
     for own in run.own_figures:
         yield Picture(own.name, own.draw())
     if (p := run.plane) is not None:

@@ -82,6 +82,26 @@ def perplexity_curves(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
     return figure
 
 
+def along_curves(rows: Sequence[Mapping[str, Any]]) -> "Figure":
+    """Numbers of checkpoints, a line for each and run (:class:`anchor_interp.sweeps.along.Along`).
+
+    A line has a gap where a checkpoint has no number.
+    """
+    names = [name for name in rows[0] if name not in ("run_id", "step", "reason")]
+    with panel(4.4, 2.9) as (figure, axes):
+        for index, run in enumerate(dict.fromkeys(row.get("run_id") for row in rows)):
+            of_run = [row for row in rows if row.get("run_id") == run]
+            steps = [row["step"] for row in of_run]
+            for number, name in enumerate(names):
+                values, label = [row[name] for row in of_run], "_" * (index > 0) + name
+                axes.plot(steps, values, "o-", ms=3, color=style.colour(number), label=label)
+        axes.set(xlabel="step", ylabel=names[0] if len(names) == 1 else "")
+        axes.grid(alpha=0.25)
+        if len(names) > 1:
+            style.legend_above(axes, columns=3, fontsize=10)
+    return figure
+
+
 COMPARED = {
     "ood_accuracy": "OOD accuracy",
     "id_accuracy": "ID accuracy",

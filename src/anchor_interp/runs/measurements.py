@@ -6,10 +6,12 @@ load torch.
 """
 
 import contextlib
+import functools
 import hashlib
 import inspect
 import itertools
 import json
+import math
 import operator
 import pkgutil
 import sys
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
     from anchor_interp.runs.run import Run
 
 FILE = "measurements.json"
+ALONG = "along "
+"""Begins the name of a measure of :mod:`anchor_interp.sweeps.along`."""
+Values = Mapping[str, float | None]
+"""Numbers by name; None for one that is not finite."""
 _STOPPED = "stopped while measuring; give the same command again"
 
 
@@ -50,22 +56,16 @@ class Measure:
     """Checkpoints to measure; the last one if empty."""
     column: bool = False
     """Whether tables of sweeps show it. The value is then a number, or a dictionary of numbers."""
+    through: str = ""
+    """``module:function`` that is called with the function and the run in its place, if any."""
 
     def __post_init__(self) -> None:
         check_fields(self, "measure")
 
     def resolve(self) -> Callable[["Run"], Any]:
-        """The function itself; ConfigError if it cannot be imported."""
-        try:
-            named: object = pkgutil.resolve_name(self.function)
-            if callable(named):
-                return named
-            reason = f"it is {shown(named)}"
-        except Exception as error:  # a user's module may raise anything
-            reason = f"{type(error).__name__}: {error}"
-        expected = "module:function, of a module in this folder, or file.py:function"
-        problem = f"cannot import the measure {self.function} ({reason})"
-        raise ConfigError(f"{problem}; expected {expected}")
+        """The function of a run; ConfigError if it cannot be imported."""
+        function = _imported(self.function)
+        return functools.partial(_imported(self.through), function) if self.through else function
 
     def __call__(self, run: "Run") -> Any:
         """The value at the run's checkpoint, as plain JSON values.
@@ -89,6 +89,18 @@ class Measure:
             returned = f"{self.function} returned {shown(value)} for {run.name}"
             raise ConfigError(f"{returned}; expected {expected}")
         return value
+
+
+def _imported(function: str) -> Callable[..., Any]:
+    try:
+        named: object = pkgutil.resolve_name(function)
+        if callable(named):
+            return named
+        reason = f"it is {shown(named)}"
+    except Exception as error:  # a user's module may raise anything
+        reason = f"{type(error).__name__}: {error}"
+    expected = "module:function, of a module in this folder, or file.py:function"
+    raise ConfigError(f"cannot import the measure {function} ({reason}); expected {expected}")
 
 
 def _line_of(error: Exception, function: Any) -> str:
@@ -161,6 +173,41 @@ def kept_columns(path: Path) -> dict[str, float]:
             parts = value if isinstance(value, Mapping) else {"": value}
             columns |= {f"{name}.{part}".rstrip("."): float(n) for part, n in parts.items()}
     return columns
+
+
+def kept_along(path: Path) -> dict[str, tuple[Row, ...]]:
+    """What a run folder keeps along training: by function, rows (:func:`rows_along`) by step."""
+    folder = RunFolder(path)
+    entries = [entry for entry in folder.measurements() if str(entry["name"]).startswith(ALONG)]
+    newest = {entry["name"]: entry["version"] for entry in entries}
+    found: dict[str, dict[int, Values | str]] = {}
+    for entry in entries:
+        name, step = entry["name"], entry["step"]
+        is_newest = entry["version"] == newest[name] and step in folder.steps()
+        if is_newest and entry["weights"] == folder.weights_digest(step):
+            found.setdefault(name.removeprefix(ALONG), {})[step] = entry["value"]
+    return {
+        name: rows_along(({"step": step}, values) for step, values in sorted(series.items()))
+        for name, series in found.items()
+    }
+
+
+def rows_along(found: Iterable[tuple[Row, Values | str]]) -> tuple[Row, ...]:
+    """Rows with the same columns: what each is about, its numbers or NaN, and the ``reason``.
+
+    Values that are a text failed for that reason.
+    """
+    found = list(found)
+    names = {name: None for _, values in found if not isinstance(values, str) for name in values}
+    rows = []
+    for about, values in found:
+        given: Values = {} if isinstance(values, str) else values
+        numbers = {name: given.get(name) for name in names or ("value",)}
+        lost = ", ".join(name for name, number in numbers.items() if number is None)
+        reason = values if isinstance(values, str) else f"{lost}: not finite" if lost else None
+        nan = {n: math.nan if number is None else number for n, number in numbers.items()}
+        rows.append({**about, **nan, "reason": reason})
+    return tuple(rows)
 
 
 def lacking(path: Path, measures: Iterable[Measure]) -> list[tuple[Measure, int]]:

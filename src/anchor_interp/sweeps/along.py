@@ -1,30 +1,39 @@
 """Any function of a model at every checkpoint of a run, or of all finished runs of a sweep.
 
-The runs of a sweep keep each value at once (:mod:`anchor_interp.runs.measurements`), so the same
-call goes on where an earlier one was stopped. A function is measured again after a change of the
-file that defines it. What failed is tried again.
+Runs keep each value at once (:mod:`anchor_interp.runs.measurements`), and their reports draw it.
+Over a sweep the same call goes on where an earlier one was stopped: a function is measured again
+after a change of the file that defines it, and what failed is tried again.
 """
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import inspect
+import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import pkgutil
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from anchor_interp._util.errors import AnchorInterpError, ConfigError
-from anchor_interp._util.progress import reporting_all
+from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreError
+from anchor_interp._util.progress import Progress, reporting_all
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked, shown, to_dict
 from anchor_interp.interventions.subject import Subject
-from anchor_interp.runs.measurements import Measure, keep, kept
+from anchor_interp.runs.config import RunConfig
+from anchor_interp.runs.measurements import ALONG, Measure, Values, keep, kept, lacking, rows_along
 from anchor_interp.runs.run import Run, load
+from anchor_interp.runs.zoo import SPECIMENS
+from anchor_interp.sweeps.engine import Job
 from anchor_interp.sweeps.folder import SweepFolder, sweep_folder
+from anchor_interp.sweeps.local import LocalEngine
 
-Values = Mapping[str, float | None]
-"""Numbers by name; None for one that is not finite."""
+_LOGGER = logging.getLogger(__name__)
+_Found = Iterator[tuple[dict[str, Any], Values | str]]
+_Take = Callable[[Callable[[Any], Any], Run], Values | str]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,9 +57,12 @@ def along(
     measure: Callable[[Any], Any],
     *,
     subject: bool = False,
+    workers: int = 1,
     quiet: bool = False,
 ) -> Along:
     """Apply a function to the model at every checkpoint of a run, or of a sweep's finished runs.
+
+    Runs keep what a function at the top of a file gives. A single run is always measured anew.
 
     Args:
         source: a run, or a sweep by its folder.
@@ -59,6 +71,8 @@ def along(
             column; a single one is ``value``. If it raises, the row has NaN and the reason.
         subject: give it the :class:`anchor_interp.interventions.subject.Subject` in place of the
             model: with the run's task, training data and initial model.
+        workers: processes that measure a sweep's runs. They import the function; one that cannot be
+            imported, such as a script's own, is measured in this process.
 
     Raises:
         ConfigError: no function, or one without a name, which the runs of a sweep cannot keep.
@@ -67,40 +81,102 @@ def along(
     if not callable(measure):
         raise ConfigError(f"measure is {shown(measure)}; expected a function of a model")
     checked(subject, bool, "subject")
+    checked(workers, int, "workers", low=1)
     name = getattr(measure, "__qualname__", type(measure).__name__)
+    take = of_subject if subject else of_model
     if isinstance(source, Run):
-        found = [({"step": step}, _taken(source, step, measure, subject)) for step in source.steps]
-        return Along(name, _table(found))
+        return Along(name, rows_along(_of_run(source, measure, name, take)))
     folder = source if isinstance(source, SweepFolder) else sweep_folder(source)
-    return Along(
-        name, _table(_over(folder, measure, _named(measure, name, subject), subject, quiet))
-    )
+    named, configs = _named(measure, name, take), folder.spec().configs()
+    done = {n: configs[n] for n, state in folder.states(configs).items() if state == "done"}
+    _forget_failures(folder, done, named)
+    if workers > 1 and _is_importable(measure, named):
+        _measure_in_workers(folder, done, named, workers, quiet)
+        quiet = True
+    found = _of_runs(folder, done, named, functools.partial(take, measure), quiet)
+    return Along(name, rows_along(found))
 
 
-def _over(
+def of_model(measure: Callable[[Any], Any], run: Run) -> Values | str:
+    """The numbers of a function of a run's model, or why there are none."""
+    return _taken(lambda: measure(run.model))
+
+
+def of_subject(measure: Callable[[Any], Any], run: Run) -> Values | str:
+    """The numbers of a function of a run's subject, or why there are none."""
+    return _taken(lambda: measure(Subject.of_run(run)))
+
+
+def _of_run(run: Run, measure: Callable[[Any], Any], name: str, take: _Take) -> _Found:
+    """The values of a run, which are kept if its folder and the function allow it."""
+    named = None
+    if run.path is not None and SPECIMENS not in run.path.parents:
+        with contextlib.suppress(ConfigError):
+            named = _named(measure, name, take)
+    for step in run.steps:
+        values = take(measure, at := run.at(step))
+        if named is not None:
+            with contextlib.suppress(StoreError):
+                keep(at, named, values)
+        yield {"step": step}, values
+
+
+def _of_runs(
     folder: SweepFolder,
-    measure: Callable[[Any], Any],
+    names: Collection[str],
     named: Measure,
-    subject: bool,
+    take: Callable[[Run], Values | str],
     quiet: bool,
-) -> Iterator[tuple[dict[str, Any], Values | str]]:
-    """The values of all finished runs; each that is new is kept."""
-    done = [name for name, state in folder.states(folder.spec().configs()).items()
-            if state == "done"]  # fmt: skip
-    with reporting_all(len(done), what="runs", quiet=quiet) as progress:
-        for name in done:
+) -> _Found:
+    """The values of finished runs; each that is new is kept."""
+    with reporting_all(len(names), what="runs", quiet=quiet) as progress:
+        for name in names:
             run = load(folder.runs / name)
             for step in run.steps:
-                values = kept(folder.runs / name, named, step)
-                if values is None:
-                    values = _taken(run, step, measure, subject)
-                    if not isinstance(values, str):
-                        keep(run.at(step), named, values)
+                if (values := kept(folder.runs / name, named, step)) is None:
+                    values = take(at := run.at(step))
+                    keep(at, named, values)
                 yield {"run_id": name, "step": step}, values
             progress.end(name)
 
 
-def _named(measure: Callable[[Any], Any], name: str, subject: bool) -> Measure:
+def _forget_failures(folder: SweepFolder, names: Collection[str], named: Measure) -> None:
+    for name in names:
+        run = load(folder.runs / name)
+        for step in run.steps:
+            if isinstance(kept(folder.runs / name, named, step), str):
+                keep(run.at(step), named, None)
+
+
+def _measure_in_workers(
+    folder: SweepFolder, done: Mapping[str, RunConfig], named: Measure, workers: int, quiet: bool
+) -> None:
+    """Let other processes measure what runs lack; what they cannot is left to this one."""
+    jobs = []
+    for name, config in done.items():
+        measure = replace(named, steps=tuple(load(folder.runs / name).steps))
+        if lacking(folder.runs / name, [measure]):
+            jobs.append(Job({name: config}, (measure,)))
+    with reporting_all(len(jobs), what="runs", quiet=quiet) as progress:
+        engine = LocalEngine(workers, "cpu")
+        results = engine.run(iter(jobs), folder.runs, lambda _: Progress())
+        with contextlib.closing(results):
+            for result in results:
+                if result.error is not None:
+                    _LOGGER.warning("%s: %s", result.name, result.error)
+                progress.end(result.name)
+
+
+def _is_importable(measure: Callable[[Any], Any], named: Measure) -> bool:
+    """Whether other processes can import the function; they would run a script again."""
+    with contextlib.suppress(ImportError, AttributeError):
+        if measure.__module__ != "__main__" and pkgutil.resolve_name(named.function) is measure:
+            return True
+    _LOGGER.warning("workers cannot import %s: it is measured in this process", named.function)
+    return False
+
+
+def _named(measure: Callable[[Any], Any], name: str, take: _Take) -> Measure:
     """What runs keep the values under."""
     try:
         inner = inspect.unwrap(measure)
@@ -113,14 +189,14 @@ def _named(measure: Callable[[Any], Any], name: str, subject: bool) -> Measure:
         raise ConfigError(f"measure is {shown(measure)}; {expected}") from None
     version = int(hashlib.sha256(text.encode()).hexdigest()[:12], 16)
     where = f"{measure.__module__}:{name}"
-    return Measure(f"along {where}{' of a subject' * subject}", where, version)
+    of = " of a subject" if take is of_subject else ""
+    return Measure(f"{ALONG}{where}{of}", where, version, through=f"{__name__}:{take.__name__}")
 
 
-def _taken(run: Run, step: int, measure: Callable[[Any], Any], subject: bool) -> Values | str:
-    """The numbers at a checkpoint, or why there are none."""
+def _taken(take: Callable[[], Any]) -> Values | str:
+    """The numbers, or why there are none."""
     try:
-        at = run.at(step)
-        return _numbers(measure(Subject.of_run(at) if subject else at.model))
+        return _numbers(take())
     except AnchorInterpError as error:
         return str(error)
     except Exception as error:  # a user's function may raise anything
@@ -137,18 +213,3 @@ def _numbers(value: Any) -> Values:
     if taken := sorted(numbers.keys() & {"run_id", "step", "reason"}):
         raise ConfigError(f"it returned a number called {taken[0]}, a column of every table")
     return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
-
-
-def _table(found: Any) -> tuple[dict[str, Any], ...]:
-    """Rows with the same columns."""
-    found = list(found)
-    names = {name: None for _, values in found if not isinstance(values, str) for name in values}
-    rows = []
-    for about, values in found:
-        failed = isinstance(values, str)
-        numbers = {n: None if failed else values.get(n) for n in names or ("value",)}
-        lost = ", ".join(name for name, number in numbers.items() if number is None)
-        reason = values if failed else f"{lost}: not finite" if lost else None
-        nan = {n: math.nan if number is None else number for n, number in numbers.items()}
-        rows.append({**about, **nan, "reason": reason})
-    return tuple(rows)
