@@ -15,7 +15,7 @@ from anchor_interp.pages import diagram_marks, style
 from anchor_interp.pages.diagram_marks import BLACK, add_legend, state_handles
 from anchor_interp.pages.style import INK
 from anchor_interp.sweeps.cells import BEST_OF, MEASURES, PHASE_INDEX, Cell, measure_label
-from anchor_interp.sweeps.columns import TableRow, word
+from anchor_interp.sweeps.columns import TableRow
 from anchor_interp.sweeps.diagrams import Diagram
 
 if TYPE_CHECKING:
@@ -294,11 +294,13 @@ def _draw_outline(axes: "Axes", diagram: Diagram) -> bool:
 def _draw_frame(axes: "Axes", diagram: Diagram) -> None:
     """Label the axes, and put a hit area in front of each cell."""
     x, y = diagram.x, diagram.y
-    axes.set_xticks(range(len(x.values)), list(map(word, x.values)), fontsize=8)
+    across = list(map(diagram_marks.tick, x.values))
+    turned = 90 * any(" " in text for text in across)  # a schedule is wider than a cell
+    axes.set_xticks(range(len(across)), across, fontsize=8, rotation=turned)
     axes.set_xlabel(x.label, fontsize=9)
     axes.set_yticks([])
     if y:
-        axes.set_yticks(range(len(y.values)), list(map(word, y.values)), fontsize=8)
+        axes.set_yticks(range(len(y.values)), list(map(diagram_marks.tick, y.values)), fontsize=8)
         axes.set_ylabel(y.label, fontsize=9)
     axes.set_xlim(-0.55, len(x.values) - 0.45)
     axes.set_ylim(-0.55, len(diagram.rows) - 0.45)
