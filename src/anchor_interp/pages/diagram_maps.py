@@ -148,7 +148,8 @@ def _figure_size(diagram: Diagram, *, best: bool = False) -> tuple[float, float]
     """Width and height of a map with its axes, in inches."""
     places = _Places(diagram, best=best)
     height = max(0.5, 0.2 * places.rows) * len(diagram.rows)
-    return 0.57 + places.inches * len(diagram.x.values), 0.6 + height
+    width = places.inches * len(diagram.x.values) + diagram_marks.room(diagram.rows)
+    return 0.57 + width, 0.6 + height + diagram_marks.room(diagram.x.values)
 
 
 def _map_figure(
@@ -295,7 +296,7 @@ def _draw_frame(axes: "Axes", diagram: Diagram) -> None:
     """Label the axes, and put a hit area in front of each cell."""
     x, y = diagram.x, diagram.y
     across = list(map(diagram_marks.tick, x.values))
-    turned = 90 * any(" " in text for text in across)  # a schedule is wider than a cell
+    turned = 90 * bool(diagram_marks.room(x.values))  # a schedule is wider than a cell
     axes.set_xticks(range(len(across)), across, fontsize=8, rotation=turned)
     axes.set_xlabel(x.label, fontsize=9)
     axes.set_yticks([])

@@ -64,6 +64,12 @@ def tick(value: Value) -> str:
     return word(value).replace("; ", "\n")
 
 
+def room(values: Iterable[Value]) -> float:
+    """Inches that the longest piece of a schedule takes beside its axis; 0 for other values."""
+    lines = "\n".join(map(tick, values)).split("\n")
+    return 0.065 * max((len(line) for line in lines if " " in line), default=0)
+
+
 def best_words(best_over: Mapping[str, int]) -> str:
     """What the best is taken over, such as ``best of 9 learning rates``; empty if nothing."""
     values = " x ".join(f"{n} {label(name)}s" for name, n in best_over.items())
