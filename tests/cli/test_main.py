@@ -107,6 +107,9 @@ def test_flags_change_any_start(monkeypatch: Patch) -> None:
     assert config == override(
         RUNS["tiny"], task=TASKS["neurips"], clip=None, split="every-position", key_min=30
     )
+    flags = ["--schedule", "900", "1e-3", "1", "--schedule", "1800", "5e-4", "1e-2"]
+    config, _ = asked_for(monkeypatch, ["--out", "x", *flags])
+    assert config == override(RUNS["tiny"], schedule=((900, 1e-3, 1.0), (1800, 5e-4, 0.01)))
     config, _ = asked_for(monkeypatch, ["--preset=paper-gpt2", "--out", "x", "--no-bias"])
     assert config == override(RUNS["paper-gpt2"], bias=False)
 

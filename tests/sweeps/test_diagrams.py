@@ -2,6 +2,7 @@
 
 import csv
 import html
+import itertools
 import json
 import math
 import re
@@ -25,7 +26,7 @@ from anchor_interp.pages.diagram_page import (
     render_diagrams,
     write_diagrams,
 )
-from anchor_interp.pages.style import inline_svg
+from anchor_interp.pages.style import inline_svg, settle
 from anchor_interp.sweeps.cells import STATE_MARKS, Cell
 from anchor_interp.sweeps.columns import TableRow, words
 from anchor_interp.sweeps.diagrams import Band, Diagrams, phase_diagrams, summary
@@ -341,6 +342,20 @@ def test_every_run_is_drawn_with_its_letter() -> None:
         assert svg.count(f"fill: {colour.lower()}") == states[state] + in_legend, state
     assert set(STATE_MARKS) == set(COLOURS) | {"failed", "unfinished", "missing"}
     assert len(set(STATE_MARKS.values())) == len(STATE_MARKS)
+
+
+@pytest.mark.parametrize("axes", [("gamma", "schedule"), ("schedule", "gamma")])
+def test_labels_of_schedules_stand_beside_each_other(axes: tuple[str, str]) -> None:
+    long = "2000 0.001 3.7128394812; 3000 0.001 0.01"
+    rows = grid(done, gamma=(0.3, 0.5), schedule=(None, "1000 0.001 1", long), seeds=1)
+    (diagram,) = phase_diagrams(rows, x=axes[0], y=axes[1]).diagrams
+    figure = settle(phase_map(diagram))
+    (panel,) = figure.axes
+    assert min(panel.bbox.width, panel.bbox.height) > 0.8 * figure.dpi  # two or three cells
+    for axis in (panel.xaxis, panel.yaxis):
+        boxes = [label.get_window_extent() for label in axis.get_ticklabels()]
+        assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))
+        assert all(figure.bbox.x0 <= box.x0 and figure.bbox.y0 <= box.y0 for box in boxes)
 
 
 @pytest.fixture(scope="module")

@@ -683,6 +683,10 @@ def test_the_commands(
             ["sweep", "tiny", "--out", "x", "unseen=[[3, 4]]"],
             "in a sweep file write [[3, 4], ...]",
         ),
+        (
+            ["sweep", "tiny", "--out", "x", "schedule=[[9, 1e-3, 1]]"],
+            "in a sweep file write [[1000, 0.001, 1.0], ...]",
+        ),
         (["status", "nowhere"], "nowhere is not a sweep folder"),
         (["table", "nowhere"], "nowhere is not a sweep folder"),
     ],

@@ -62,6 +62,8 @@ PLAIN = Output()
 def check_values(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Refuse empty values, NUL characters and fractions for integers; read ``none`` as None."""
     for argument in arguments:
+        hint = argument.resolved_hint
+        kinds = get_args(next(iter(get_args(hint)), None)) or (hint,)  # of a list of tuples
         for place, token in enumerate(argument.tokens):
             name, value = token.keyword or argument.name, token.value
             if isinstance(token.implicit_value, bool):
@@ -70,5 +72,5 @@ def check_values(_app: App, _commands: tuple[str, ...], arguments: ArgumentColle
                 argument.tokens[place] = token.evolve(implicit_value=None)
             elif not value or "\0" in value:
                 raise ConfigError(f"{name} is {shown(value)}; expected a value")
-            elif argument.resolved_hint is int and not re.fullmatch(r"[+-]?\d{1,40}", value):
+            elif kinds[place % len(kinds)] is int and not re.fullmatch(r"[+-]?\d{1,40}", value):
                 raise ConfigError(f"{name} is {shown(value)}; expected an integer")

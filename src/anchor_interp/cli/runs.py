@@ -106,7 +106,9 @@ def _flags(group: Group, part: Any, *names: str) -> Iterator[inspect.Parameter]:
                 text.arg_name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=getattr(part, text.arg_name),
-                annotation=Annotated[hints[text.arg_name], Parameter(help=about, group=group)],
+                annotation=Annotated[
+                    hints[text.arg_name], Parameter(help=about, group=group, negative_iterable=())
+                ],
             )
 
 

@@ -29,9 +29,9 @@ def along_axis(diagram: Diagram, *, best_over: Mapping[str, int] | None = None) 
     """
     from matplotlib.lines import Line2D
 
-    values, ticks = diagram.rows, diagram.x.values
+    values, ticks = diagram.rows, [*map(diagram_marks.tick, diagram.x.values)]
     few = all(len(cell.runs) <= 3 for cell in diagram.cells)
-    letters = max(len(word(tick)) for tick in ticks)
+    letters = max(map(len, "\n".join(ticks).split("\n")))
     width = max(3.3, 0.9 + max(0.34 if few else 0.5, 0.1 + 0.07 * letters) * len(ticks))
     with style.single(width, 1.0 + 1.35 * len(values)) as figure:
         panels = figure.subplots(len(values), 1, sharex=True, squeeze=False)[:, 0]
@@ -39,7 +39,7 @@ def along_axis(diagram: Diagram, *, best_over: Mapping[str, int] | None = None) 
             _draw_row(axes, diagram, value)
             if diagram.y:
                 axes.set_title(f"{diagram.y.label} {word(value)}", fontsize=8, loc="left")
-        panels[-1].set_xticks(range(len(ticks)), list(map(word, ticks)))
+        panels[-1].set_xticks(range(len(ticks)), ticks)
         panels[-1].set_xlabel(diagram.x.label, fontsize=9)
         handles = [
             Line2D([], [], color=colour, marker=marker, ms=3.5, lw=1.3, label=MEASURE_LABELS[name])

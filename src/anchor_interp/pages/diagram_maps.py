@@ -15,7 +15,7 @@ from anchor_interp.pages import diagram_marks, style
 from anchor_interp.pages.diagram_marks import BLACK, add_legend, state_handles
 from anchor_interp.pages.style import INK
 from anchor_interp.sweeps.cells import BEST_OF, MEASURE_LABELS, PHASE_INDEX, Cell, measure_label
-from anchor_interp.sweeps.columns import TableRow, word
+from anchor_interp.sweeps.columns import TableRow
 from anchor_interp.sweeps.diagrams import Diagram
 
 if TYPE_CHECKING:
@@ -148,7 +148,8 @@ def _figure_size(diagram: Diagram, *, best: bool = False) -> tuple[float, float]
     """Width and height of a map with its axes, in inches."""
     places = _Places(diagram, best=best)
     height = max(0.5, 0.2 * places.rows) * len(diagram.rows)
-    return 0.57 + places.inches * len(diagram.x.values), 0.6 + height
+    width = places.inches * len(diagram.x.values) + diagram_marks.room(diagram.rows)
+    return 0.57 + width, 0.6 + height + diagram_marks.room(diagram.x.values)
 
 
 def _map_figure(
@@ -294,11 +295,13 @@ def _draw_outline(axes: "Axes", diagram: Diagram) -> bool:
 def _draw_frame(axes: "Axes", diagram: Diagram) -> None:
     """Label the axes, and put a hit area in front of each cell."""
     x, y = diagram.x, diagram.y
-    axes.set_xticks(range(len(x.values)), list(map(word, x.values)), fontsize=8)
+    across = list(map(diagram_marks.tick, x.values))
+    turned = 90 * bool(diagram_marks.room(x.values))  # a schedule is wider than a cell
+    axes.set_xticks(range(len(across)), across, fontsize=8, rotation=turned)
     axes.set_xlabel(x.label, fontsize=9)
     axes.set_yticks([])
     if y:
-        axes.set_yticks(range(len(y.values)), list(map(word, y.values)), fontsize=8)
+        axes.set_yticks(range(len(y.values)), list(map(diagram_marks.tick, y.values)), fontsize=8)
         axes.set_ylabel(y.label, fontsize=9)
     axes.set_xlim(-0.55, len(x.values) - 0.45)
     axes.set_ylim(-0.55, len(diagram.rows) - 0.45)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from anchor_interp.pages.style import INK, PHASE_COLOURS
 from anchor_interp.sweeps.cells import STATE_MARKS, Cell, RunState
-from anchor_interp.sweeps.columns import label
+from anchor_interp.sweeps.columns import Value, label, word
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,6 +57,17 @@ def add_legend(figure: "Figure", handles: Sequence[Any], *, columns: int = 3) ->
         in_rows = [handle for column in range(columns) for handle in handles[column::columns]]
         figure.legend(handles=in_rows, frameon=False, fontsize=7.5, ncols=columns,
                       loc="outside lower center", handlelength=1.3, columnspacing=1.2)  # fmt: skip
+
+
+def tick(value: Value) -> str:
+    """A value on an axis; a schedule has a line for each piece."""
+    return word(value).replace("; ", "\n")
+
+
+def room(values: Iterable[Value]) -> float:
+    """Inches that the longest piece of a schedule takes beside its axis; 0 for other values."""
+    lines = "\n".join(map(tick, values)).split("\n")
+    return 0.065 * max((len(line) for line in lines if " " in line), default=0)
 
 
 def best_words(best_over: Mapping[str, int]) -> str:

@@ -47,7 +47,7 @@ def planned_row(name: str, config: RunConfig) -> TableRow:
     row |= {prefix + name: value for name, value in plain_fields(config.model).items()}
     for part in (config.init, config.train):
         row |= {name: decimal(value) for name, value in vars(part).items() if name in COLUMNS}
-    pieces = (f"{step} lr {lr} wd {decay}" for step, lr, decay in config.train.schedule)
+    pieces = (f"{step} {lr:.15g} {decay:.15g}" for step, lr, decay in config.train.schedule)
     schedule = "; ".join(pieces) or None
     return row | {"schedule": schedule, "total_decay": total_decay(config.train)}
 
