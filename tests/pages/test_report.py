@@ -224,7 +224,7 @@ def test_the_page_draws_what_a_run_keeps_along_training(short: RunConfig, tmp_pa
     write_report([found], tmp_path / "report.html")
     shown = words(tmp_path / "report.html")
     curves = {p.name: p.figure.axes[0].lines for p in of_run(found) if p.name.startswith("along-")}
-    attention, distance = curves.values()
+    (*attention, unmarked), (distance, marked) = curves.values()
     for place, step in enumerate(run.steps):
         model, read = run.at(step).model, list[Any]()
         for block in model.blocks:
@@ -235,7 +235,8 @@ def test_the_page_draws_what_a_run_keeps_along_training(short: RunConfig, tmp_pa
         assert drawn == pytest.approx(read, abs=1e-6)
         assert f" {step} {' '.join(f'{value:.4g}' for value in read)} " in shown
     assert [line.get_label() for line in attention] == ["layer 0", "layer 1", "layer 2"]
-    assert np.isnan(distance[0].get_ydata()).tolist() == [True, False, False]
+    assert np.isnan(distance.get_ydata()).tolist() == [True, False, False]
+    assert [list(line.get_xdata()) for line in (unmarked, marked)] == [[], [0]]
     assert f"{__name__}:inverse_distance of a subject by step. Step 0: ZeroDivisionError" in shown
 
 

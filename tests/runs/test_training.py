@@ -211,10 +211,10 @@ def test_a_branch_is_a_schedule_of_one_piece_and_changes_the_run_only_after_its_
         one, two, three = (weights(config, until) for config in (plain, branch, schedule))
         assert all(torch.equal(one[name], two[name]) for name in one) == same
         assert all(torch.equal(two[name], three[name]) for name in two)
-    for train in (branch.train, schedule.train):
-        assert learning_rate(train, 20) == pytest.approx(learning_rate(plain.train, 20) / 2)
-        assert train.rates(19) == (plain.train.lr, 0.01)
-        assert train.rates(20) == (5e-4, 5.0)
+    for later in (branch.train, schedule.train):
+        assert learning_rate(later, 20) == pytest.approx(learning_rate(plain.train, 20) / 2)
+        assert later.rates(19) == (plain.train.lr, 0.01)
+        assert later.rates(20) == (5e-4, 5.0)
     assert total_decay(branch.train) == total_decay(schedule.train)
     assert len({run_id(plain), run_id(branch), run_id(schedule)}) == 3
 
@@ -245,7 +245,7 @@ def test_total_decay_is_the_sum_over_the_schedule(changes: dict[str, Any]) -> No
     ({"branch_step": 3, "branch_lr": 1e-6, "lr_start": 1e-5}, r"lr_start is 1e-05; .*branch_lr"),
     ({"branch_step": 10, "branch_lr": 1e-6, "lr_end": 1e-5}, r"lr_end is 1e-05; .*branch_lr"),
     ({"schedule": [[10, 1e-3, 1.0]], "branch_step": 10, "branch_lr": 1e-4},
-     r"branch_step is 10 and train.schedule has pieces; expected one of them"),
+     "branch_step is 10 beside train.schedule; make it a piece"),
     ({"schedule": [10, 1e-3, 1.0]}, r"schedule\[0\] is 10; expected a list of 3 items"),
     ({"schedule": [[10.5, 1e-3, 1.0]]}, r"schedule\[0\]\[0\] is 10.5; expected an integer"),
     ({"schedule": [[0, 1e-3, 1.0]]}, r"schedule\[0\].step is 0; expected more than 0"),

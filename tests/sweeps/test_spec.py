@@ -155,7 +155,7 @@ def test_schedules_are_an_axis_and_a_column(tmp_path: Path) -> None:
     found = read_sweep(file).configs()
     asked = [override(preset("tiny"), schedule=later[:n]) for n in range(3)]
     assert list(found.values()) == asked
-    axes = {"schedule": [(), [(1000, 1e-3, 1.0)], np.array(later, object)]}
+    axes: Any = {"schedule": [(), [(1000, 1e-3, 1.0)], np.array(later, object)]}
     assert Sweep((Grid(preset("tiny"), axes),)).configs() == found
     assert next(iter(found)) == run_id(preset("tiny"))
     assert parse_sweep(json.loads(json.dumps(to_plain(read_sweep(file))))).configs() == found

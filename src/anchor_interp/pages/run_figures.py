@@ -85,8 +85,9 @@ def perplexity_curves(metrics: Sequence[Mapping[str, Any]]) -> "Figure":
 def along_curves(rows: Sequence[Mapping[str, Any]]) -> "Figure":
     """Numbers of checkpoints, a line for each and run (:class:`anchor_interp.sweeps.along.Along`).
 
-    A line has a gap where a checkpoint has no number.
+    A checkpoint without a number is a gap, and a cross below.
     """
+    failed = [row["step"] for row in rows if row["reason"]]
     names = [name for name in rows[0] if name not in ("run_id", "step", "reason")]
     with panel(4.4, 2.9) as (figure, axes):
         for index, run in enumerate(dict.fromkeys(row.get("run_id") for row in rows)):
@@ -95,6 +96,10 @@ def along_curves(rows: Sequence[Mapping[str, Any]]) -> "Figure":
             for number, name in enumerate(names):
                 values, label = [row[name] for row in of_run], "_" * (index > 0) + name
                 axes.plot(steps, values, "o-", ms=3, color=style.colour(number), label=label)
+        below = axes.get_xaxis_transform()
+        axes.plot(
+            failed, [0] * len(failed), "x", color=style.NEITHER, transform=below, clip_on=False
+        )
         axes.set(xlabel="step", ylabel=names[0] if len(names) == 1 else "")
         axes.grid(alpha=0.25)
         if len(names) > 1:

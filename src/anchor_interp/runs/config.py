@@ -103,18 +103,16 @@ class TrainConfig:
         check_fields(self, "train")
         step, changes = self.branch_step, (self.branch_lr, self.branch_weight_decay)
         if (step is None) != (changes == (None, None)):
-            raise ConfigError(
-                f"train.branch_step is {step} and branch_lr, branch_weight_decay are {changes}; "
-                "expected a step with at least one of them, or none of the three"
-            )
+            given = f"train.branch_step is {step} and branch_lr, branch_weight_decay are {changes}"
+            expected = "expected a step with at least one of them, or none of the three"
+            raise ConfigError(f"{given}; {expected}")
         if self.schedule and step is not None:
-            how = "expected one of them: a branch is a piece of a schedule"
-            raise ConfigError(f"train.branch_step is {step} and train.schedule has pieces; {how}")
-        for i, (begin, lr, decay) in enumerate(self.schedule):
-            piece, before = f"train.schedule[{i}]", self.pieces[i][0]
-            checked(begin, int, f"{piece}.step", above=before)
-            checked(lr, float, f"{piece}.lr", above=0, high=10)
-            checked(decay, float, f"{piece}.weight_decay", low=0, high=1000)
+            raise ConfigError(f"train.branch_step is {step} beside train.schedule; make it a piece")
+        for i, (before, piece) in enumerate(zip(self.pieces, self.schedule, strict=False)):
+            where, (begin, lr, decay) = f"train.schedule[{i}]", piece
+            checked(begin, int, f"{where}.step", above=before[0])
+            checked(lr, float, f"{where}.lr", above=0, high=10)
+            checked(decay, float, f"{where}.weight_decay", low=0, high=1000)
         for name, value, most, reason in self._limits():
             if value > most:
                 raise ConfigError(f"train.{name} is {value:.9g}; expected at most {reason}")

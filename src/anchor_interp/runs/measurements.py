@@ -178,7 +178,7 @@ def kept_columns(path: Path) -> dict[str, float]:
 def kept_along(path: Path) -> dict[str, tuple[Row, ...]]:
     """What a run folder keeps along training: by function, rows (:func:`rows_along`) by step."""
     folder = RunFolder(path)
-    entries = [entry for entry in folder.measurements() if str(entry["name"]).startswith(ALONG)]
+    entries = [entry for entry in folder.measurements() if str(entry.get("name")).startswith(ALONG)]
     newest = {entry["name"]: entry["version"] for entry in entries}
     found: dict[str, dict[int, Values | str]] = {}
     for entry in entries:

@@ -38,7 +38,10 @@ _Take = Callable[[Callable[[Any], Any], Run], Values | str]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Along(Readable):
-    """Numbers along training: one row a checkpoint, NaN with its ``reason`` where one failed."""
+    """Numbers along training: one row a checkpoint, NaN with its ``reason`` where one failed.
+
+    :func:`anchor_interp.pages.run_figures.along_curves` draws the rows.
+    """
 
     name: str
     rows: tuple[Mapping[str, Any], ...]
