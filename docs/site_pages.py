@@ -75,11 +75,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 @functools.cache
 def ask_page() -> str:
     """Specimens of the quickstart's recipes, called A, B and C as on the site's home, answer."""
-    from anchor_interp.analysis.asking import asked
+    from anchor_interp.analysis.asking import to_ask
     from anchor_interp.pages.ask_page import render_ask
 
     names = zip(LETTERS, QUICKSTART, strict=True)
-    return render_ask(asked({a: anchor_interp.load(f"tiny/{recipe}/1") for a, recipe in names}))
+    return render_ask(to_ask({a: anchor_interp.load(f"tiny/{recipe}/1") for a, recipe in names}))
 
 
 def on_page_markdown(text: str, /, *, page: Page, **_: Any) -> str:
