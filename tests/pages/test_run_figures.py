@@ -10,7 +10,13 @@ from matplotlib.colors import to_hex
 from matplotlib.container import BarContainer
 
 from anchor_interp.behaviour.phase import AspectScore, Evaluation, SplitScore
-from anchor_interp.pages.run_figures import aspect_scores, aspects, known_offsets, unseen_answers
+from anchor_interp.pages.run_figures import (
+    along_curves,
+    aspect_scores,
+    aspects,
+    known_offsets,
+    unseen_answers,
+)
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.examples import SplitRole
@@ -91,3 +97,19 @@ def test_numbers_are_lines_above_how_many_examples_there_are(finished_run: Run) 
     assert np.asarray(lines[0].get_ydata()).tolist() == pytest.approx([0, 0.4, 0.8])
     assert np.asarray(numbers[0].get_ydata()).tolist() == [1, 5, 9]
     assert np.asarray(lines[1].get_xdata()).tolist() == [20]
+
+
+def test_runs_along_training_have_a_line_each_and_one_legend() -> None:
+    """Lines of a number share its colour; a failure is a gap and a cross."""
+    rows = [
+        {"run_id": run, "step": step, "a": a, "b": -a, "reason": None if a == a else "failed"}
+        for run, values in (("one", (1.0, 2.0)), ("two", (float("nan"), 4.0)))
+        for step, a in zip((0, 10), values, strict=True)
+    ]
+    (axes,) = along_curves(rows).axes
+    *lines, failed = axes.lines
+    drawn = np.array([line.get_ydata() for line in lines], dtype=float)
+    np.testing.assert_array_equal(drawn, [[1, 2], [-1, -2], [np.nan, 4], [np.nan, -4]])
+    assert [line.get_color() for line in lines[:2]] == [line.get_color() for line in lines[2:]]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
+    assert list(failed.get_xdata()) == [0]
