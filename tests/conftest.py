@@ -77,7 +77,7 @@ def committed() -> dict[str, list[dict[str, Any]]]:
 
 @pytest.fixture
 def evidence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fingerprints without the numbers that no verdict reads."""
-    from anchor_interp.analysis import fingerprint
+    """See :func:`quick_analysis.evidence_alone`."""
+    import quick_analysis
 
-    monkeypatch.setattr(fingerprint, "_OF_SEEN_PAIRS", fingerprint._OF_SEEN_PAIRS[:4])
+    quick_analysis.evidence_alone(monkeypatch)
