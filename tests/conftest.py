@@ -1,5 +1,6 @@
 """Shared fixtures: small configurations, one short run, a browser."""
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -24,6 +25,11 @@ torch.set_num_threads(1)
 # a busy machine is not a failure
 settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-speed")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported now stays: no search for garbage has to look at it."""
+    gc.freeze()
 
 
 @pytest.fixture
