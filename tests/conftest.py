@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -79,6 +80,16 @@ def committed() -> dict[str, list[dict[str, Any]]]:
     from studies import Data
 
     return dict(Data())
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of pages are made and not drawn, for tests of what else a page says."""
+    from anchor_interp.pages import style
+
+    size = {"width": "1pt", "height": "1pt", "viewBox": "0 0 1 1"}
+    monkeypatch.setattr(style, "settle", lambda figure: figure)
+    monkeypatch.setattr(style, "_svg", lambda _: ET.Element("svg", size))
 
 
 @pytest.fixture

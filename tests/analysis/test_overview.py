@@ -121,7 +121,7 @@ def test_a_run_with_checkpoints_has_a_development(finished_run: Run) -> None:
     assert found.name == finished_run.folder.path.name
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick", "undrawn")
 def test_the_page_of_a_model_of_one_layer_tells_what_is_left_out() -> None:
     shape = ModelConfig(n_layers=1, n_heads=2, d_model=16, d_head=8, d_mlp=16, normalization="pre")
     model = build_model(shape, InitConfig(), seed=0)
