@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from killed_training import config as of_preset
 
 from anchor_interp.runs.config import override
