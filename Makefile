@@ -17,9 +17,9 @@ PYTEST_FLAGS ?=
 SEED ?= 0
 OUT ?= runs/quickstart$(if $(filter-out 0,$(SEED)),-$(SEED))
 BIN := $(VENV)/bin
-# One test process more than there are cores, since many tests wait for programs that they start; each
-# takes a file at a time, files of few long tests not last.
-SPREAD = --numprocesses $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --dist loadfile --no-loadscope-reorder
+# A test process a core, since each has to import everything; it takes a file at a time, files of few
+# long tests not last.
+SPREAD = --numprocesses $$(getconf _NPROCESSORS_ONLN) --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt $(PIP_FLAGS)
 
 LARGEST = import anchor_interp.models.transformer, matplotlib.pyplot, pandas, pyarrow.parquet, scipy.stats, sklearn.metrics

@@ -1,7 +1,9 @@
 """Shared fixtures: small configurations, one short run, a browser."""
 
+import gc
 import os
 import shutil
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -24,6 +26,11 @@ torch.set_num_threads(1)
 # a busy machine is not a failure
 settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-speed")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported now stays: no search for garbage has to look at it."""
+    gc.freeze()
 
 
 @pytest.fixture
@@ -76,8 +83,18 @@ def committed() -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.fixture
-def evidence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fingerprints without the numbers that no verdict reads."""
-    from anchor_interp.analysis import fingerprint
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of pages are made and not drawn, for tests of what else a page says."""
+    from anchor_interp.pages import style
 
-    monkeypatch.setattr(fingerprint, "_OF_SEEN_PAIRS", fingerprint._OF_SEEN_PAIRS[:4])
+    size = {"width": "1pt", "height": "1pt", "viewBox": "0 0 1 1"}
+    monkeypatch.setattr(style, "settle", lambda figure: figure)
+    monkeypatch.setattr(style, "_svg", lambda _: ET.Element("svg", size))
+
+
+@pytest.fixture
+def evidence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """See :func:`quick_analysis.evidence_alone`."""
+    import quick_analysis
+
+    quick_analysis.evidence_alone(monkeypatch)

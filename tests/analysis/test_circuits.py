@@ -9,7 +9,7 @@ import jaxtyping
 import numpy as np
 import pytest
 from exact_edges import exact_edges
-from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
+from small_models import EACH_EXACT, FEW_KEYS, random_model, small_exact
 
 import anchor_interp
 from anchor_interp._util import progress
@@ -42,8 +42,7 @@ def numbers(relative: Performance) -> tuple[float, float]:
     return relative.accuracy, relative.logit_difference
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("normalization", LAYOUTS)
+@EACH_EXACT
 def test_the_circuit_of_an_exact_model_is_its_wiring(
     mechanism: Mechanism, normalization: Normalization
 ) -> None:
@@ -70,8 +69,11 @@ def test_the_circuit_of_an_exact_model_is_its_wiring(
             assert accuracy == 0
 
 
-@pytest.mark.parametrize("way", ["mean", "resample"])
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize(
+    ("mechanism", "way"),
+    [("symmetric", "mean"), ("inferential", "mean"), ("inferential", "resample"),
+     ("lookup", "resample")],
+)  # fmt: skip
 def test_what_is_equal_in_all_sequences_needs_no_edge(mechanism: Mechanism, way: Ablation) -> None:
     """The inferential model's second anchor looks up the key's position."""
     model = small_exact(mechanism, "pre")
@@ -205,10 +207,10 @@ def reorderings(n: int) -> list[np.ndarray]:
 
 def test_the_order_of_sequences_leaves_the_circuit(specimen: HookedTransformer) -> None:
     """What a sequence is exchanged with follows from the sequences, not from where they stand."""
-    sequences = aligned_sequences(TASK, 2, 60, seed=0)
+    sequences = aligned_sequences(TASK, 2, 30, seed=0)
     circuit = prune(EdgeAblation(specimen, sequences))
     by_pair = np.argsort(sequences.pair, kind="stable")
-    for order in (by_pair, *reorderings(60)[:1]):
+    for order in (by_pair, reorderings(30)[0]):
         assert (prune(EdgeAblation(specimen, sequences[order])).edges == circuit.edges).all()
 
 

@@ -7,8 +7,8 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
+from small_models import EACH_EXACT
 from thirty_keys import (
-    CASES,
     LAYOUTS,
     SMALL,
     arbitrary_model,
@@ -113,7 +113,7 @@ def test_up_to_four_more_clusters_than_pairs_are_counted(monkeypatch: pytest.Mon
         assert found.n_clusters == len(SMALL.pairs) + twofold
 
 
-@pytest.mark.parametrize(("mechanism", "normalization"), CASES)
+@EACH_EXACT
 def test_logits_of_exact_models_are_constant_without_the_key(
     mechanism: Mechanism, normalization: Normalization
 ) -> None:

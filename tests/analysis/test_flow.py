@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from exact_edges import exact_edges
-from small_models import FEW_KEYS, LAYOUTS, exact_answers, random_model, small_exact
+from small_models import EACH_EXACT, FEW_KEYS, exact_answers, random_model, small_exact
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError
@@ -13,7 +13,6 @@ from anchor_interp.interventions.ablation import ablate_edges, edge_outputs
 from anchor_interp.interventions.edge_ablation import Ablation
 from anchor_interp.interventions.masks import edge, mask_edges
 from anchor_interp.models.exact import (
-    MECHANISMS,
     Mechanism,
     Normalization,
 )
@@ -28,8 +27,7 @@ def wired(mechanism: Mechanism, sequences: Sequences) -> np.ndarray:
 
 
 @pytest.mark.parametrize("position", [0, 2, 6])
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("normalization", LAYOUTS)
+@EACH_EXACT
 def test_only_the_wired_edges_of_an_exact_model_matter(
     mechanism: Mechanism, normalization: Normalization, position: int
 ) -> None:

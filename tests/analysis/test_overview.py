@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quick_analysis import quick_parts
 from safetensors.torch import save_file
 from small_models import FEW_KEYS
 from watched_page import Watched
@@ -20,7 +21,6 @@ from watched_page import Watched
 from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import canonical_json, to_dict
-from anchor_interp.analysis import clusters, fingerprint
 from anchor_interp.analysis.development import Development
 from anchor_interp.analysis.overview import analyze, analyze_model
 from anchor_interp.analysis.results import Analysis
@@ -35,20 +35,18 @@ from anchor_interp.runs.run import Run
 
 
 @pytest.fixture(scope="module")
-def quick_pictures() -> Iterator[None]:
-    """Two coordinates in place of t-SNE, which takes most of an analysis' time."""
+def quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clusters, "_tsne", lambda points, _: points[:, :2].copy())
+        quick_parts(patch)
         yield
 
 
 @pytest.fixture(scope="module")
-def analysed(quick_pictures: None) -> tuple[Analysis, str]:
+def analysed(quick: None) -> tuple[Analysis, str]:
     """The analysis of a trained model, and its progress."""
     with pytest.MonkeyPatch.context() as patch, redirect_stderr(StringIO()) as shown:
         patch.setattr(progress, "LATE_SECONDS", -1)
         patch.setattr(progress, "PLAIN_SECONDS", 0)
-        patch.setattr(fingerprint, "_OF_SEEN_PAIRS", fingerprint._OF_SEEN_PAIRS[:4])
         return analyze("tiny/symmetric/1"), shown.getvalue()
 
 
@@ -109,7 +107,7 @@ def test_the_page_shows_the_evidence_and_the_rule_that_decides(specimen: Analysi
     assert [i for i, grey in enumerate(rows) if not grey] == [specimen.verdict.rule]
 
 
-@pytest.mark.usefixtures("quick_pictures")
+@pytest.mark.usefixtures("quick")
 def test_a_run_with_checkpoints_has_a_development(finished_run: Run) -> None:
     found = analyze(finished_run, step=finished_run.steps[1], max_seconds=1e-9)  # no mechanism
     assert found.step == finished_run.steps[1]
@@ -123,7 +121,7 @@ def test_a_run_with_checkpoints_has_a_development(finished_run: Run) -> None:
     assert found.name == finished_run.folder.path.name
 
 
-@pytest.mark.usefixtures("quick_pictures", "evidence_alone")
+@pytest.mark.usefixtures("quick", "undrawn")
 def test_the_page_of_a_model_of_one_layer_tells_what_is_left_out() -> None:
     shape = ModelConfig(n_layers=1, n_heads=2, d_model=16, d_head=8, d_mlp=16, normalization="pre")
     model = build_model(shape, InitConfig(), seed=0)

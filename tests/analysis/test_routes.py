@@ -8,7 +8,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
+from small_models import EACH_EXACT, FEW_KEYS, random_model, small_exact
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.routes import (
@@ -50,8 +50,7 @@ def as_dict(scores: RouteScores) -> dict[RouteName, float]:
     }
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("normalization", LAYOUTS)
+@EACH_EXACT
 def test_an_exact_model_takes_only_its_own_route(
     mechanism: Mechanism, normalization: Normalization
 ) -> None:

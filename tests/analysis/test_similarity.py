@@ -189,7 +189,7 @@ def test_hooks_in_force_act_on_every_analysis() -> None:
 
 @pytest.mark.parametrize(
     ("mechanism", "normalization"),
-    [("symmetric", "post"), ("inferential", "pre"), ("lookup", "post"), ("lookup", "pre")],
+    [("symmetric", "post"), ("inferential", "pre"), ("lookup", "post")],
 )
 def test_double_precision_has_the_contrasts_of_single(
     mechanism: Mechanism, normalization: Normalization

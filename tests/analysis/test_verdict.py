@@ -240,6 +240,7 @@ def test_no_packaged_and_no_hand_set_model_is_named_wrongly() -> None:
         assert kept[name] in right, name
 
 
+@pytest.mark.usefixtures("evidence_alone")
 def test_an_untrained_model_has_no_phase() -> None:
     """Inside it looks like one that memorizes."""
     run = ai.load("tiny/memorizing/1")

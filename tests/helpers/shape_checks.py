@@ -3,26 +3,30 @@
 It checks shapes only. mypy checks the other annotations, and the package's own errors, which tests
 look at, refuse values of another type.
 
-Importing this module keeps jaxtyping from wrapping functions without a shape. The wrapper binds the
-arguments of every call, a fifth of the time of an analysis.
+Importing this module replaces the decorator that jaxtyping's import hook writes above every
+definition. Functions without a shape stay as they are; arguments are checked once, before the call,
+and the result after it. jaxtyping's own wrapper binds the arguments of every call and checks them
+again with the result.
 """
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, get_args
 
 import jaxtyping
-from beartype import beartype
+from beartype import BeartypeConf, beartype
 
 F = TypeVar("F", bound=Callable[..., Any])
+CONF = BeartypeConf(violation_type=jaxtyping.TypeCheckError)
 
 
 def shapes(function: F) -> F:
     """Check the arguments and results that are arrays or tensors with a shape."""
     annotations = function.__annotations__
     function.__annotations__ = {n: hint for n, hint in annotations.items() if _has_shape(hint)}
-    return beartype(function)
+    return beartype(conf=CONF)(function)
 
 
 def where_shaped(*, typechecker: Any) -> Callable[[F], F]:
@@ -31,11 +35,32 @@ def where_shaped(*, typechecker: Any) -> Callable[[F], F]:
     def decorate(item: F) -> F:
         if not _mentions_shape(item):
             return item
-        wrapped: Any = _jaxtyped(item, typechecker=typechecker)
+        is_special = inspect.isclass(item) or inspect.isgeneratorfunction(item)
+        if is_special or any(isinstance(hint, str) for hint in item.__annotations__.values()):
+            wrapped: Any = _jaxtyped(item, typechecker=typechecker)
+        else:
+            wrapped = _once(item)
         found: F = wrapped
         return found
 
     return decorate
+
+
+def _once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with the sizes of one call compared: its arguments', then its result's."""
+    annotations = function.__annotations__
+    watched = shapes(function)
+    function.__annotations__ = annotations
+
+    @functools.wraps(function)
+    def within(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if jaxtyping.config.jaxtyping_disable:
+            return function(*args, **kwargs)
+        with _jaxtyped("context"):
+            return watched(*args, **kwargs)
+
+    return within
 
 
 def _mentions_shape(item: Any) -> bool:
@@ -51,5 +76,5 @@ def _has_shape(hint: Any) -> bool:
     return any(map(_has_shape, get_args(hint)))
 
 
-_jaxtyped = jaxtyping.jaxtyped
-vars(jaxtyping)["jaxtyped"] = where_shaped  # what the import hook writes above every definition
+_jaxtyped: Any = jaxtyping.jaxtyped
+vars(jaxtyping)["jaxtyped"] = where_shaped

@@ -3,15 +3,21 @@
 from functools import lru_cache
 
 import numpy as np
+import pytest
 import torch
 
-from anchor_interp.models.exact import Mechanism, exact_answer, exact_model
+from anchor_interp.models.exact import MECHANISMS, Mechanism, exact_answer, exact_model
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.sequences import Sequences
 
 LAYOUTS: list[Normalization] = ["post", "pre"]
+EACH_EXACT = pytest.mark.parametrize(("mechanism", "normalization"), [
+    pytest.param(mechanism, layout, marks=[] if (i + j) % 2 else [pytest.mark.slow])
+    for i, mechanism in enumerate(MECHANISMS) for j, layout in enumerate(LAYOUTS)
+])  # fmt: skip
+"""Each mechanism in one layout; in the other its states are equal (test_exact.py): that is slow."""
 FEW_KEYS = AnchorTask(key_max=31, unseen=TASKS["complexity-control"].unseen)
 """The complexity-control task with 12 keys, which makes its exact models narrow."""
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from decoder import carry, decode
 from jaxtyping import Bool
-from small_models import FEW_KEYS, LAYOUTS, exact_answers, random_model, small_exact
+from small_models import EACH_EXACT, FEW_KEYS, LAYOUTS, exact_answers, random_model, small_exact
 from torch import Tensor
 from versions import only_3
 
@@ -18,7 +18,7 @@ from anchor_interp.interventions.ablation import ablate_edges, edge_outputs
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts, reachable_edges
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.masks import mask_edges, no_edges
-from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
+from anchor_interp.models.exact import Mechanism, Normalization
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.examples import Examples
@@ -197,8 +197,7 @@ def test_the_reachable_edges_are_those_that_matter(layers: int, heads: int, n: i
     assert (matter.numpy() == reachable[tuple(causal.T)]).all()
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("normalization", LAYOUTS)
+@EACH_EXACT
 def test_an_exact_model_needs_its_attention(
     mechanism: Mechanism, normalization: Normalization
 ) -> None:
@@ -300,7 +299,7 @@ def test_the_order_of_rows_changes_no_bit(way: Ablation, parts: Parts) -> None:
     answers, wrong = np.arange(40) // 3, 20 + np.arange(40) % 4
     others = aligned_sequences(FEW_KEYS, 2, 40, seed=1).tokens[np.arange(40) % 37]
     generator, circuits = np.random.default_rng(0), None
-    for order in (np.arange(40), np.arange(40)[::-1], *(generator.permutation(40) for _ in "ab")):
+    for order in (np.arange(40), np.arange(40)[::-1], generator.permutation(40)):
         examples = Examples(tokens[order], answers[order], wrong[order])
         given = [None] if way == "zero" else [None, others[order]]
         benches = [EdgeAblation(model, examples, way, references=r, parts=parts) for r in given]

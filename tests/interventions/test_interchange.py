@@ -11,7 +11,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from small_models import FEW_KEYS, LAYOUTS, small_exact
+from small_models import EACH_EXACT, FEW_KEYS, small_exact
 from twins import subset
 
 import anchor_interp
@@ -158,8 +158,7 @@ OUTCOMES: dict[Mechanism, str] = {
 }
 
 
-@pytest.mark.parametrize("normalization", LAYOUTS)
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@EACH_EXACT
 def test_only_composing_models_answer_the_counterfactual(
     mechanism: Mechanism, normalization: Normalization, narrow: InterchangePairs
 ) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from decoder import decode
-from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
+from small_models import EACH_EXACT, FEW_KEYS, LAYOUTS, random_model, small_exact
 from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError, HookError
@@ -21,7 +21,7 @@ from anchor_interp.interventions.masks import (
     no_edges,
     token_edges,
 )
-from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
+from anchor_interp.models.exact import Mechanism, Normalization
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.transformer import HookedTransformer, token_rows
 from anchor_interp.tasks.sequences import Place, Sequences, draw, drawn_sequences
@@ -153,8 +153,7 @@ def test_single_edges(model: HookedTransformer) -> None:
     assert edge(model, 9, layer=2, query=5, key=3).sum() == model.cfg.n_heads
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("normalization", LAYOUTS)
+@EACH_EXACT
 def test_a_full_mask_hides_a_token_from_an_exact_model(
     mechanism: Mechanism, normalization: Normalization
 ) -> None:
@@ -164,8 +163,7 @@ def test_a_full_mask_hides_a_token_from_an_exact_model(
             assert mask_leakage(model, FEW_KEYS, inner(4), place, renormalise=renormalise) < 1e-9
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("normalization", LAYOUTS)
+@EACH_EXACT
 def test_the_direct_edges_do_not_hide_a_key_that_moves_first(
     mechanism: Mechanism, normalization: Normalization
 ) -> None:

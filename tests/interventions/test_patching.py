@@ -11,7 +11,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from small_models import LAYOUTS, random_model, small_exact
+from small_models import EACH_EXACT, LAYOUTS, random_model, small_exact
 from torch import Tensor
 from transformer_lens import patching
 from twins import ratios, subset, twins
@@ -209,8 +209,7 @@ CARRIERS: dict[Mechanism, dict[Perturbation, dict[Activation, tuple[str, ...]]]]
 
 
 @pytest.mark.parametrize("kind", CHANGES)
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("normalization", LAYOUTS)
+@EACH_EXACT
 def test_patching_finds_the_known_carriers_and_nothing_else(
     mechanism: Mechanism, normalization: Normalization, kind: Perturbation
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
+from small_models import EACH_EXACT, FEW_KEYS, LAYOUTS, random_model, small_exact
 from torch import Tensor
 from twins import ratios, twins
 from versions import only_3
@@ -23,7 +23,7 @@ from anchor_interp.interventions.sites import (
     check_path,
     site_grid,
 )
-from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
+from anchor_interp.models.exact import Mechanism, Normalization
 from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.models.transformer import token_rows
 from anchor_interp.tasks.counterfactuals import Perturbation
@@ -81,8 +81,7 @@ PATHS: dict[Mechanism, list[Known]] = {
 }
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("normalization", LAYOUTS)
+@EACH_EXACT
 def test_path_patching_finds_the_known_paths(
     mechanism: Mechanism, normalization: Normalization
 ) -> None:

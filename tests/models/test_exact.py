@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from exact_edges import exact_edges
-from small_models import FEW_KEYS, LAYOUTS, exact_answers, small_exact
+from small_models import EACH_EXACT, FEW_KEYS, LAYOUTS, exact_answers, small_exact
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError, StoreError
@@ -118,8 +118,7 @@ def test_unknown_mechanisms_are_refused(monkeypatch: pytest.MonkeyPatch) -> None
         exact_model(wrong)
 
 
-@pytest.mark.parametrize("normalization", LAYOUTS)
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@EACH_EXACT
 def test_the_model_needs_exactly_its_known_edges(
     mechanism: Mechanism, normalization: Normalization
 ) -> None:

@@ -312,7 +312,7 @@ def test_runs_of_one_name_are_named_by_their_paths(finished_run: Run, tmp_path: 
     assert [entry.name for entry in gather(paths)] == list(map(str, paths))
 
 
-@pytest.mark.usefixtures("words_alone")
+@pytest.mark.usefixtures("words_alone", "undrawn")
 def test_an_unfinished_run_is_shown_at_its_last_checkpoint(
     tmp_path: Path, finished_run: Run
 ) -> None:
@@ -345,7 +345,7 @@ def test_a_failure_keeps_the_earlier_report(
         write_report([found], out / "below" / "report.html")
 
 
-@pytest.mark.usefixtures("words_alone")
+@pytest.mark.usefixtures("words_alone", "undrawn")
 def test_the_report_command(
     finished_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

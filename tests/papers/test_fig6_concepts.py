@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from killed_training import config as of_preset
 
 from anchor_interp.runs.config import override
@@ -80,6 +81,7 @@ def test_runs_differ_in_gamma_and_seed_alone() -> None:
     assert {vars(config.model)["d_image"] for config in found} == {28}
 
 
+@pytest.mark.slow  # it trains the judge of pictures; tests/concepts draws and judges a run
 def test_the_figure_shows_ones_own_run(tmp_path: Path) -> None:
     tiny = override(of_preset("concepts"), steps=4, eval_every=4)
     run = train(tiny, tmp_path / "one", device="cpu", quiet=True)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from anchor_interp.analysis.mechanism import NUMBERS
 from anchor_interp.analysis.verdict import JUDGED, LINES
 from anchor_interp.analysis.verdict import VERDICT_NUMBERS as EVIDENCE
 from effects import Row
-from evidence import verdict
+from evidence import verdict, verdict_score
 from evidence.verdict_score import (
     PHASES,
     VerdictScore,
@@ -62,9 +63,17 @@ def judging(runs: list[Row]) -> list[Row]:
     return [row for row in runs if row["seed"] % 2]
 
 
+def judged(*rows: Any) -> VerdictScore:
+    """As :func:`judge_verdict`, beside decision trees of one size."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verdict_score, "_DEPTHS", (3,))
+        patch.setattr(verdict_score, "_LEAVES", (1,))
+        return judge_verdict(*rows)
+
+
 @pytest.fixture(scope="module")
 def score(judging: list[Row], known: list[Row]) -> VerdictScore:
-    return judge_verdict(judging, known)
+    return judged(judging, known)
 
 
 def test_the_verdict_is_judged_on_the_half_that_did_not_fit_it(
@@ -81,7 +90,7 @@ def test_runs_without_a_phase_are_counted_and_left_out(
     score: VerdictScore, judging: list[Row], known: list[Row]
 ) -> None:
     more = [row | {"phase": "undertrained", "run_id": f"{row['run_id']}-u"} for row in judging[:7]]
-    found = judge_verdict([*judging, *more], known)
+    found = judged([*judging, *more], known)
     assert (found.left_out, found.n, found.confusion) == (7, score.n, score.confusion)
 
 
@@ -89,7 +98,7 @@ def test_accuracy_without_memorizing_runs_is_the_mean_over_the_other_phases(
     judging: list[Row], known: list[Row]
 ) -> None:
     wrong = [row | {"memory": 0.0} if row["phase"] == "memorizing" else row for row in judging]
-    rules = {rule.name: rule for rule in judge_verdict(wrong, known).rules}
+    rules = {rule.name: rule for rule in judged(wrong, known).rules}
     assert rules["leaning"].accuracy == pytest.approx(0.75)
     assert rules["leaning"].without == 1.0
 
@@ -98,7 +107,7 @@ def test_deeper_and_wider_models_are_judged_apart(
     score: VerdictScore, runs: list[Row], judging: list[Row], known: list[Row]
 ) -> None:
     deeper = [row | {"n_layers": 4, "run_id": f"{row['run_id']}-4"} for row in runs]
-    found = judge_verdict(judging, known, {"deeper": deeper, "wide": deeper[:30]})
+    found = judged(judging, known, {"deeper": deeper, "wide": deeper[:30]})
     assert dataclasses.replace(found, rules=()) == dataclasses.replace(score, rules=())
     named = {rule.name: (rule.n, rule.accuracy) for rule in found.rules}
     assert (named["deeper"], named["wide"]) == ((len(deeper), 1.0), (30, 1.0))
@@ -126,7 +135,7 @@ def test_the_verdict_beats_what_knows_less_and_chance_does_not(
     generator = np.random.default_rng(0)
     phases = generator.permutation([row["phase"] for row in runs])
     mixed = [row | {"phase": str(phase)} for row, phase in zip(runs, phases, strict=True)]
-    chance = judge_verdict(mixed, data["settings"][::4])
+    chance = judged(mixed, data["settings"][::4])
     assert chance.rules[0].accuracy < 0.5
     assert len(chance.disagreements) == sum(
         n for phase, row in chance.confusion.items() for other, n in row.items() if other != phase

@@ -112,6 +112,7 @@ def test_an_anchor_task_is_answered_with_one_token(finished_run: anchor_interp.R
     ]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_own_measure_is_a_column_and_a_map(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,7 +152,7 @@ def test_own_anchors_train_and_change_in_a_sweep(
     assert folder.spec().configs().keys() == {row["run_id"] for row in rows}
 
 
-@pytest.mark.usefixtures("evidence_alone")
+@pytest.mark.usefixtures("evidence_alone", "undrawn")
 def test_an_own_model_is_analysed_from_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,9 @@ def commands(task: Task, split: str) -> list[str]:
     """Every command of a split, as often as it occurs."""
     size = {s.name: s.size for s in task.splits}[split]
     assert size is not None
-    return [text.split(" -> ")[0] for text in texts(task, split, size)]
+    drawn = draw_examples(task, split, size, seed=0)
+    prompts = zip(drawn.tokens, drawn.starts, strict=True)
+    return [task.decode(row[:start]).removesuffix(" ->") for row, start in prompts]
 
 
 def test_the_grammar_has_the_official_counts() -> None:

@@ -202,6 +202,7 @@ def test_runs_of_sequences_are_never_stacked(tmp_path: Path) -> None:
     assert jobs == [1, 1]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_says_what_was_asked_and_found(
     run: Run, finished_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,6 +221,7 @@ def test_the_report_says_what_was_asked_and_found(
     assert capsys.readouterr().out.count("report: ") == 1
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_shows_the_plane_and_what_stands_beside_a_score(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,6 +254,7 @@ def test_answers_without_an_end_have_as_many_tokens_as_asked(run: Run) -> None:
     assert len(answer.split()) == 3
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_diagram_and_the_status_of_a_sweep(
     swept: SweepFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,6 +268,7 @@ def test_the_diagram_and_the_status_of_a_sweep(
     assert len(json.loads((out / "diagram.json").read_text())["diagrams"][0]["cells"]) == 4
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_analyses_of_anchors_say_what_they_need(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,28 @@
+"""Fingerprints and analyses of what a test asks alone."""
+
+from typing import Any
+
+import pytest
+
+from anchor_interp.analysis import clusters, fingerprint, probes
+from anchor_interp.models import embeddings
+
+
+def evidence_alone(patch: pytest.MonkeyPatch) -> None:
+    """Fingerprints without the numbers that no verdict reads, and shares from few sequences."""
+    sensitivity = fingerprint.sensitivity
+
+    def of_few(*given: Any, n: int, **options: Any) -> Any:
+        return sensitivity(*given, n=min(n, 20), **options)
+
+    patch.setattr(fingerprint, "sensitivity", of_few)
+    patch.setattr(fingerprint, "_OF_SEEN_PAIRS", fingerprint._OF_SEEN_PAIRS[:4])
+    patch.setattr(fingerprint, "_of_embedding", lambda *_: {})
+
+
+def quick_parts(patch: pytest.MonkeyPatch) -> None:
+    """Two coordinates in place of t-SNE, few permutations and examples, and the evidence alone."""
+    patch.setattr(clusters, "_tsne", lambda points, _: points[:, :2].copy())
+    patch.setattr(embeddings, "PERMUTATIONS", 50)
+    patch.setattr(probes, "MOST", 40)
+    evidence_alone(patch)
