@@ -343,8 +343,11 @@ class Examples(Readable):
 
 
 def as_examples(inputs: Examples | Integers) -> Examples:
-    """Examples themselves, or tokens [n, pos] as examples without answers."""
-    return inputs if isinstance(inputs, Examples) else Examples(inputs)
+    """Examples themselves, or tokens [n, pos] as examples without answers; ConfigError for none."""
+    if not isinstance(inputs, Examples):
+        return Examples(inputs)
+    as_integers(inputs.tokens, "tokens", "n, pos")  # sequences may be none
+    return inputs
 
 
 def order_of(examples: Examples) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
