@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from anchor_interp.behaviour.phase import Evaluation, classify, decide
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import build_model
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
-from anchor_interp.tasks.examples import Dataset, Examples
+from anchor_interp.tasks.examples import Dataset, Examples, as_examples
 from anchor_interp.tasks.functions import Affine, Anchor, Override, Pair, Table
 from anchor_interp.tasks.sequences import Sequences, draw, sample
 
@@ -32,9 +33,9 @@ Ints = npt.NDArray[np.int64]
 def oracle(task: AnchorTask, answer: Answer) -> Callable[..., torch.Tensor]:
     """A ``last_logits`` whose answer is a given function of pair, key and position."""
 
-    def logits(_model: object, tokens: torch.Tensor) -> torch.Tensor:
-        out = torch.zeros(len(tokens), 201)
-        for row, sequence in enumerate(tokens.tolist()):
+    def logits(_model: object, inputs: Any) -> torch.Tensor:
+        out = torch.zeros(len(inputs), 201)
+        for row, sequence in enumerate(as_examples(inputs).tokens.tolist()):
             place = next(i for i, token in enumerate(sequence) if token in task.tokens) - 1
             pair = (sequence[place + 1], sequence[place + 2])
             out[row, answer(task, pair, sequence[place], place)] = 1

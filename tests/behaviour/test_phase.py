@@ -18,6 +18,7 @@ from anchor_interp.behaviour.phase import (
     Thresholds,
     classify,
     decide,
+    deciding,
     meanings,
     near_lines,
 )

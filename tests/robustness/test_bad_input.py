@@ -318,7 +318,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: contrast_pairs(TASK, "key", 0, seed=0), "n is 0; expected at least 1"),
     (
         lambda: given(fingerprint_model, tiny_model(), TASK, training=3),
-        "training is 3; expected a Sequences",
+        "training is 3; expected a Dataset",
     ),
     (
         lambda: given(Dataset.of, [[1, 2]], [3]),
@@ -435,7 +435,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(evaluate, tiny_model(), TASK, n=1, seed=-1), "seed is -1; expected at least 0"),
     (
         lambda: given(evaluate, tiny_model(), TASK, training=3),
-        "training is 3; expected a Sequences",
+        "training is 3; expected a Dataset",
     ),
     (
         lambda: given(predict, tiny_model(), [[1]]),

@@ -53,7 +53,6 @@ def virtual_anchors(
     task: AnchorTask | None = None,
     *,
     n: int = 100,
-    seed: int = 0,
 ) -> VirtualAnchors:
     """Compose the states of virtual anchors and see what the model answers.
 
@@ -69,7 +68,7 @@ def virtual_anchors(
             the task or not causal.
     """
     checked(n, int, "n", low=1, high=10_000)
-    subject = subject_of(model, task, seed)
+    subject = subject_of(model, task)
     model, task = subject.model, subject.anchor_task
     check_causal(model)
     known = [pair for pair in task.seen if task.role(pair) == "inferential"]

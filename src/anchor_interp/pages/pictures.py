@@ -9,7 +9,6 @@ from anchor_interp.pages.page import Picture, file_name
 
 if TYPE_CHECKING:
     from anchor_interp.analysis.findings import Findings
-    from anchor_interp.analysis.probes import AttributedEdges
     from anchor_interp.analysis.results import Analysis, ExamplesAnalysis, MechanismAnalysis
 
 _DEVELOPMENT = {
@@ -92,10 +91,7 @@ def _inside(m: "MechanismAnalysis") -> Iterator[Picture]:
         yield Picture("flow", figure)
     if m.routes is not None:
         yield Picture("routes", mechanism_figures.route_bars(m.routes))
-    if m.comparison is not None:
-        yield Picture("circuit", mechanism_figures.circuit_baselines(m.comparison))
-    if m.edges is not None:
-        yield from _edges(m.edges)
+    yield from _circuit(m)
     for patched in m.patches:
         yield Picture(f"patching-{patched.contrast}", mechanism_figures.patch_map(patched.result))
     for each in m.similarities:
@@ -107,18 +103,18 @@ def _inside(m: "MechanismAnalysis") -> Iterator[Picture]:
 def _on_examples(e: "ExamplesAnalysis") -> Iterator[Picture]:
     if e.patches is not None:
         yield Picture("patching", mechanism_figures.patch_map(e.patches))
-    if e.comparison is not None:
-        yield Picture("circuit", mechanism_figures.circuit_baselines(e.comparison))
-    if e.edges is not None:
-        yield from _edges(e.edges)
+    yield from _circuit(e)
     if e.flow is not None:
         circuit = e.circuit if e.circuit is not None and e.circuit.parts == "edges" else None
         yield Picture("flow", mechanism_figures.information_flow(e.flow, circuit))
 
 
-def _edges(edges: "AttributedEdges") -> Iterator[Picture]:
-    yield Picture("edge-curve", mechanism_figures.edge_curve(edges.curve))
-    yield Picture("edge-graph", mechanism_figures.edge_graph(edges.attribution, edges.circuit))
+def _circuit(of: "MechanismAnalysis | ExamplesAnalysis") -> Iterator[Picture]:
+    if of.comparison is not None:
+        yield Picture("circuit", mechanism_figures.circuit_baselines(of.comparison))
+    if (edges := of.edges) is not None:
+        yield Picture("edge-curve", mechanism_figures.edge_curve(edges.curve))
+        yield Picture("edge-graph", mechanism_figures.edge_graph(edges.attribution, edges.circuit))
 
 
 def _state(name: str) -> str:

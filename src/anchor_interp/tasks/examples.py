@@ -177,16 +177,14 @@ class Examples(Readable):
         self.inside: Bool[np.ndarray, "n pos"] = self._inside()
         """Where a row holds tokens, not padding."""
         columns = as_integers(at, "at", "n, k").T if np.ndim(at) == 2 else [at]
-        self.each_at: Int64[np.ndarray, "n k"] = np.stack(
-            [self._columns(column, "at") for column in columns], 1
-        )
+        each_at = [self._columns(column, "at") for column in columns]
+        self.each_at: Int64[np.ndarray, "n k"] = np.stack(each_at, 1)
         """Where each answer is read."""
         self.at: Int64[np.ndarray, " n"] = self.each_at.max(1)
         self.each_answer = None if answers is None else self._k_each(answers, "answers")
         self.each_wrong = None if wrong is None else self._k_each(wrong, "wrong")
-        named: Any = labels  # or a DataFrame
-        if not hasattr(named, "columns"):
-            named = checked(labels, Mapping | None, "labels") or {}
+        is_table = hasattr(labels, "columns")  # a DataFrame
+        named: Any = labels if is_table else checked(labels, Mapping | None, "labels") or {}
         places = checked(places, Mapping | None, "places") or {}
         self.labels = {name: self._column(np.asarray(v), name) for name, v in dict(named).items()}
         self.places = {name: self._columns(at, name) for name, at in places.items()}
@@ -242,8 +240,7 @@ class Examples(Readable):
             attention_mask=self.inside[rows, :stop],
         )
         some.padding = self.padding
-        if self.attention_mask is None:
-            some.attention_mask = None
+        some.attention_mask = None if self.attention_mask is None else some.inside
         return some
 
     def dataset(self) -> Dataset:
@@ -343,8 +340,11 @@ class Examples(Readable):
 
 
 def as_examples(inputs: Examples | Integers) -> Examples:
-    """Examples themselves, or tokens [n, pos] as examples without answers."""
-    return inputs if isinstance(inputs, Examples) else Examples(inputs)
+    """Examples themselves, or tokens [n, pos] as examples without answers; ConfigError for none."""
+    if not isinstance(inputs, Examples):
+        return Examples(inputs)
+    as_integers(inputs.tokens, "tokens", "n, pos")  # sequences may be none
+    return inputs
 
 
 def order_of(examples: Examples) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]:
