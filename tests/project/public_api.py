@@ -63,7 +63,7 @@ def _class(name: str, cls: type[Any]) -> Iterator[str]:
             continue
         if isinstance(value, property | functools.cached_property):
             getter = value.fget if isinstance(value, property) else value.func
-            yield f"    {member} -> {_type(_hints(getter)['return'])}"
+            yield f"    {member} -> {_type(_hints(getter).get('return', Any))}"
         elif isinstance(value, classmethod | staticmethod):
             yield f"    {type(value).__name__} {member}{_signature(getattr(cls, member))}"
         elif inspect.isfunction(value):
