@@ -40,7 +40,7 @@ def two_parts(seed: int) -> AnchorTask:
         drawn = generator.integers(plain.key_min, plain.key_max + 1, len(plain.keys))
         return Table(plain.key_min, tuple(drawn.tolist()))
 
-    memory: list[Pair] = [*itertools.product(MEMORY, repeat=2)]
+    memory: list[Pair] = [*itertools.product(MEMORY, MEMORY)]
     mixed: list[Pair] = [*itertools.product(tokens, MEMORY), *itertools.product(MEMORY, tokens)]
     return AnchorTask(
         anchors=PAPER_ANCHORS + tuple(map(Anchor, MEMORY)),
@@ -72,8 +72,8 @@ def _not_before(row: Row) -> float | None:
 
 
 def _apart(row: Row) -> float | None:
-    steps = [row.get("value_apart_step"), row.get("embedding_apart_step")]
-    return None if None in steps else math.log(steps[0] / steps[1])
+    value, embedding = row.get("value_apart_step"), row.get("embedding_apart_step")
+    return math.log(value / embedding) if value and embedding else None
 
 
 REASONING_FIRST = 0.4  # the log ratio from which reasoning counts as earlier

@@ -46,8 +46,8 @@ RUNS = {"routes-first": Study("four settings that infer, along training", _route
 
 def lead(row: Row) -> float | None:
     """Log ratio of the steps at which the answers and the route pass one half."""
-    steps = row.get("answers_step"), row.get("route_step")
-    return None if None in steps else math.log(steps[0] / steps[1])
+    answers, route = row.get("answers_step"), row.get("route_step")
+    return math.log(answers / route) if answers and route else None
 
 
 CLAIMS = [

@@ -158,7 +158,7 @@ def test_schedules_are_an_axis_and_a_column(tmp_path: Path) -> None:
     axes: Any = {"schedule": [(), [(1000, 1e-3, 1.0)], np.array(later, object)]}
     assert Sweep((Grid(preset("tiny"), axes),)).configs() == found
     assert next(iter(found)) == run_id(preset("tiny"))
-    assert parse_sweep(json.loads(json.dumps(to_plain(read_sweep(file))))).configs() == found
+    assert parse_sweep(json.loads(json.dumps(plain_sweep(read_sweep(file))))).configs() == found
     rows = [planned_row(*run) for run in found.items()]
     first, second = "1000 0.001 1", "2000 0.0005 0.01"
     assert [row["schedule"] for row in rows] == [None, first, f"{first}; {second}"]
