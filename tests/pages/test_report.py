@@ -236,7 +236,7 @@ def test_the_page_draws_what_a_run_keeps_along_training(short: RunConfig, tmp_pa
         assert f" {step} {' '.join(f'{value:.4g}' for value in read)} " in shown
     assert [line.get_label() for line in attention] == ["layer 0", "layer 1", "layer 2"]
     assert np.isnan(distance.get_ydata()).tolist() == [True, False, False]
-    assert [list(line.get_xdata()) for line in (unmarked, marked)] == [[], [0]]
+    assert [np.asarray(line.get_xdata()).tolist() for line in (unmarked, marked)] == [[], [0]]
     assert f"{__name__}:inverse_distance of a subject by step. Step 0: ZeroDivisionError" in shown
 
 

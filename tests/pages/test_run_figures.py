@@ -111,5 +111,7 @@ def test_runs_along_training_have_a_line_each_and_one_legend() -> None:
     drawn = np.array([line.get_ydata() for line in lines], dtype=float)
     np.testing.assert_array_equal(drawn, [[1, 2], [-1, -2], [np.nan, 4], [np.nan, -4]])
     assert [line.get_color() for line in lines[:2]] == [line.get_color() for line in lines[2:]]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
-    assert list(failed.get_xdata()) == [0]
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
+    assert np.asarray(failed.get_xdata()).tolist() == [0]
