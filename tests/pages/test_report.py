@@ -236,7 +236,7 @@ def test_the_page_draws_what_a_run_keeps_along_training(short: RunConfig, tmp_pa
         assert f" {step} {' '.join(f'{value:.4g}' for value in read)} " in shown
     assert [line.get_label() for line in attention] == ["layer 0", "layer 1", "layer 2"]
     assert np.isnan(distance.get_ydata()).tolist() == [True, False, False]
-    assert [np.array(line.get_xdata()).tolist() for line in (unmarked, marked)] == [[], [0]]
+    assert [np.asarray(line.get_xdata()).tolist() for line in (unmarked, marked)] == [[], [0]]
     assert f"{__name__}:inverse_distance of a subject by step. Step 0: ZeroDivisionError" in shown
 
 
@@ -312,7 +312,7 @@ def test_runs_of_one_name_are_named_by_their_paths(finished_run: Run, tmp_path: 
     assert [entry.name for entry in gather(paths)] == list(map(str, paths))
 
 
-@pytest.mark.usefixtures("words_alone", "undrawn")
+@pytest.mark.usefixtures("words_alone")
 def test_an_unfinished_run_is_shown_at_its_last_checkpoint(
     tmp_path: Path, finished_run: Run
 ) -> None:
@@ -345,7 +345,7 @@ def test_a_failure_keeps_the_earlier_report(
         write_report([found], out / "below" / "report.html")
 
 
-@pytest.mark.usefixtures("words_alone", "undrawn")
+@pytest.mark.usefixtures("words_alone")
 def test_the_report_command(
     finished_run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,4 +114,4 @@ def test_runs_along_training_have_a_line_each_and_one_legend() -> None:
     legend = axes.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
-    assert np.array_equal(failed.get_xdata(), [0])
+    assert np.asarray(failed.get_xdata()).tolist() == [0]

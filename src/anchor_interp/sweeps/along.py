@@ -92,7 +92,10 @@ def along(
     folder = source if isinstance(source, SweepFolder) else sweep_folder(source)
     named, configs = _named(measure, name, take), folder.spec().configs()
     done = {n: configs[n] for n, state in folder.states(configs).items() if state == "done"}
-    _forget_failures(folder, done, named)
+    for run in (load(folder.runs / name) for name in done):
+        for step in run.steps:
+            if isinstance(kept(run.folder.path, named, step), str):
+                keep(run.at(step), named, None)  # what failed is tried again
     if workers > 1 and _is_importable(measure, named):
         _measure_in_workers(folder, done, named, workers, quiet)
         quiet = True
@@ -143,26 +146,14 @@ def _of_runs(
             progress.end(name)
 
 
-def _forget_failures(folder: SweepFolder, names: Collection[str], named: Measure) -> None:
-    for name in names:
-        run = load(folder.runs / name)
-        for step in run.steps:
-            if isinstance(kept(folder.runs / name, named, step), str):
-                keep(run.at(step), named, None)
-
-
 def _measure_in_workers(
     folder: SweepFolder, done: Mapping[str, RunConfig], named: Measure, workers: int, quiet: bool
 ) -> None:
     """Let other processes measure what runs lack; what they cannot is left to this one."""
-    jobs = []
-    for name, config in done.items():
-        measure = replace(named, steps=tuple(load(folder.runs / name).steps))
-        if lacking(folder.runs / name, [measure]):
-            jobs.append(Job({name: config}, (measure,)))
+    measures = {n: replace(named, steps=tuple(load(folder.runs / n).steps)) for n in done}
+    jobs = [Job({n: done[n]}, (m,)) for n, m in measures.items() if lacking(folder.runs / n, [m])]
     with reporting_all(len(jobs), what="runs", quiet=quiet) as progress:
-        engine = LocalEngine(workers, "cpu")
-        results = engine.run(iter(jobs), folder.runs, lambda _: Progress())
+        results = LocalEngine(workers, "cpu").run(iter(jobs), folder.runs, lambda _: Progress())
         with contextlib.closing(results):
             for result in results:
                 if result.error is not None:
