@@ -4,7 +4,8 @@
 # make check        format, lint, import contracts, types and tests in the environment that is there
 # make slow-tests   the tests that start a cluster or several programs, run the notebooks or train long
 # make fast-tests   the tests that start no other program: a few minutes
-# make newest-lens  all fast tests beside the newest TransformerLens 4; LENS_TESTS=tests/models for some
+# make newest-lens  the fast tests that run a model, beside the newest TransformerLens 4;
+#                   LENS_TESTS=tests/models for some, LENS_TESTS=tests for all
 # make claims       judge the papers' claims on the committed tables, and fill the pages
 # make docs         build the documentation into site/; open site/index.html
 # make public-api   write tests/project/public_api.txt anew, after a change of the API that is meant
@@ -21,6 +22,11 @@ BIN := $(VENV)/bin
 # long tests not last.
 SPREAD = --numprocesses $$(getconf _NPROCESSORS_ONLN) --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt $(PIP_FLAGS)
+
+# Long tests without a model: of tables, of texts and of the documentation.
+WITHOUT_MODEL = $(addprefix papers/test_,claims.py common.py pages.py verdict_score.py) \
+	$(addprefix realistic/test_,corpus.py prontoqa.py scan.py) project/test_docs.py
+LENS_TESTS ?= $(WITHOUT_MODEL:%=--ignore=tests/%)
 
 LARGEST = import anchor_interp.models.transformer, matplotlib.pyplot, pandas, pyarrow.parquet, scipy.stats, sklearn.metrics
 
