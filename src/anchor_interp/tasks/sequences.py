@@ -88,7 +88,8 @@ class Sequences(Examples):
             values, axes = getattr(self, name), "n, length" if name == "tokens" else "n"
             integers = isinstance(values, np.ndarray) and values.dtype.kind in "iu"
             n_axes = 2 if name == "tokens" else 1
-            if not integers or values.ndim != n_axes or ((values < 0) | (values > MAX_TOKEN)).any():
+            inside = integers and 0 <= values.min(initial=0) <= values.max(initial=0) <= MAX_TOKEN
+            if not inside or values.ndim != n_axes:
                 expected = f"expected an array [{axes}] of integers from 0 to {MAX_TOKEN}"
                 raise ConfigError(f"{name} is {shown(values)}; {expected}")
             checked(len(values), int, f"the length of {name}", low=len(self), high=len(self))
