@@ -31,7 +31,6 @@ from anchor_interp.analysis.similarity import (
 )
 from anchor_interp.analysis.states import State, read_state
 from anchor_interp.interventions.hooks import activations, hooked
-from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.exact import Mechanism, Normalization, exact_model
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.sequences import draw
@@ -127,7 +126,7 @@ def test_the_papers_items() -> None:
         np.testing.assert_allclose(found.cosine, found.cosine.T, atol=1e-12)
         np.testing.assert_allclose(np.diag(found.cosine), 1)
     assert value_similarity(model, task, n_contexts=1).contrast == values.contrast
-    assert value_similarity(Subject(model, task, seed=1), n_contexts=1).contrast != values.contrast
+    assert value_similarity(model, task, n_contexts=1, seed=1).contrast != values.contrast
 
 
 def test_ov_does_not_depend_on_the_basis_inside_a_head() -> None:

@@ -68,6 +68,7 @@ def key_mask_clusters(
     n: int = 50,
     position: int = 1,
     tsne: bool = False,
+    seed: int = 0,
 ) -> Clusters:
     """Clusters of the logits, or of a state at the last position, while the key is masked.
 
@@ -76,7 +77,7 @@ def key_mask_clusters(
     Source: complexity-control paper, section V-A, figure 4A, 4C.
     """
     checked(n, int, "n", low=2, high=10_000)
-    subject = subject_of(model, task)
+    subject = subject_of(model, task, seed)
     model, task = subject.model, subject.anchor_task
     check_state(model, state, layer)
     unequal = tuple(pair for pair in task.pairs if pair[0] != pair[1])
@@ -105,6 +106,7 @@ def pair_clusters(
     n: int = 2_000,
     centre: bool = True,
     tsne: bool = False,
+    seed: int = 0,
 ) -> Clusters:
     """Clusters of a state over sequences; X_ao of layer 0 at the last position by default.
 
@@ -113,7 +115,7 @@ def pair_clusters(
     position. ``tsne`` asks for the picture. Source: NeurIPS paper, section 5.1, figure 3b.
     """
     checked(n, int, "n", low=500, high=10_000)
-    subject = subject_of(model, task)
+    subject = subject_of(model, task, seed)
     check_state(subject.model, state, layer)
     task = subject.anchor_task
     index = _pairs_to_tell_apart(task, task.pairs if pairs is None else pairs)

@@ -58,6 +58,7 @@ def sensitivity(
     place: Place = "last",
     pairs: Sequence[Pair] | None = None,
     n: int = 1_000,
+    seed: int = 0,
 ) -> Sensitivity:
     """How much key, pair, key position and noise matter (the papers assume the last two do not).
 
@@ -68,7 +69,7 @@ def sensitivity(
     are read, of all pairs.
     """
     checked(n, int, "n", low=2, high=100_000)
-    subject = subject_of(model, task)
+    subject = subject_of(model, task, seed)
     check_state(subject.model, state, layer)
     task = subject.anchor_task
     index = task.indices(task.pairs if pairs is None else pairs)
@@ -113,6 +114,7 @@ def order_influence(
     place: Place = "last",
     pairs: Sequence[Pair] | None = None,
     n: int = 1_000,
+    seed: int = 0,
 ) -> Influence:
     """How much the order of the anchors matters: (a, b) becomes (b, a), all else stays.
 
@@ -121,7 +123,7 @@ def order_influence(
     share of the variance.
     """
     checked(n, int, "n", low=2, high=100_000)
-    subject = subject_of(model, task)
+    subject = subject_of(model, task, seed)
     check_state(subject.model, state, layer)
     task, seed = subject.anchor_task, subject.seed
     known = {task.pairs[i] for i in task.indices(task.pairs if pairs is None else pairs)}

@@ -78,6 +78,7 @@ def value_similarity(
     state: Literal["V", "OV"] = "V",
     layer: int = 1,
     n_contexts: int = 8,
+    seed: int = 0,
 ) -> Similarity:
     """Similarity of the values at the first anchor (NeurIPS paper, section 5.2, figure 4c).
 
@@ -85,7 +86,7 @@ def value_similarity(
     of a task without them; the contrast takes all keys.
     """
     checked(state, Literal["V", "OV"], "state")
-    subject = subject_of(model, task)
+    subject = subject_of(model, task, seed)
     check_state(subject.model, state, layer)
     task = subject.anchor_task
     groups, values = _single_anchors(task)
@@ -101,6 +102,7 @@ def answer_similarity(
     *,
     layer: int = 1,
     n_contexts: int = 8,
+    seed: int = 0,
 ) -> Similarity:
     """Similarity of X_ao at the last position (NeurIPS paper, section 5.2, figure 4a, 4b).
 
@@ -108,7 +110,7 @@ def answer_similarity(
     (evenly spaced). The items shown have the keys of :func:`value_similarity` and
     :data:`PAPER_PAIRS`, or the first four of these pairs.
     """
-    subject = subject_of(model, task)
+    subject = subject_of(model, task, seed)
     check_state(subject.model, "X_ao", layer)
     task = subject.anchor_task
     some = np.linspace(0, len(task.tokens) - 1, min(len(task.tokens), 4))
@@ -132,6 +134,7 @@ def block_similarity(
     state: State | None = None,
     layer: int = 1,
     n_contexts: int | None = None,
+    seed: int = 0,
 ) -> Similarity:
     """Similarity of the logits, or of a state at the last position, under a second-anchor mask.
 
@@ -142,7 +145,7 @@ def block_similarity(
     released code's one sequence, (35, 63, x, a1, 2, 38, 42, 36, 62), or 8 are drawn on a task
     without it.
     """
-    subject = subject_of(model, task)
+    subject = subject_of(model, task, seed)
     task = subject.anchor_task
     check_state(subject.model, state, layer)
     groups, table = _single_anchors(task)

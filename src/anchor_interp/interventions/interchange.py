@@ -139,7 +139,7 @@ def interchange(
             weights or logits that are not finite.
     """
     checked(subspace, Subspace | None, "subspace")
-    subject = subject_of(model)
+    subject = subject_of(model, None, seed=0)
     exchange = _Exchange(subject, pairs, site, batch_size)
     basis = None
     if subspace is not None:

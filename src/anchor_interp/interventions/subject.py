@@ -79,8 +79,6 @@ class Subject:
         return None if self.task is None else own_training(self.task, self.training)
 
 
-def subject_of(
-    model: HookedTransformer | Subject, task: AnchorTask | None = None, seed: int = 0
-) -> Subject:
+def subject_of(model: HookedTransformer | Subject, task: AnchorTask | None, seed: int) -> Subject:
     """A model with its task; a subject in its place brings its own task and seed."""
     return model if isinstance(model, Subject) else Subject(model, task, seed=seed)

@@ -53,6 +53,7 @@ def virtual_anchors(
     task: AnchorTask | None = None,
     *,
     n: int = 100,
+    seed: int = 0,
 ) -> VirtualAnchors:
     """Compose the states of virtual anchors and see what the model answers.
 
@@ -68,7 +69,7 @@ def virtual_anchors(
             the task or not causal.
     """
     checked(n, int, "n", low=1, high=10_000)
-    subject = subject_of(model, task)
+    subject = subject_of(model, task, seed)
     model, task = subject.model, subject.anchor_task
     check_causal(model)
     known = [pair for pair in task.seen if task.role(pair) == "inferential"]
