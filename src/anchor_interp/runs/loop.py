@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from anchor_interp._util.errors import DivergedError, StoreError
 from anchor_interp.models.batches import Batch
+from anchor_interp.models.forward import takes_fast_path
 from anchor_interp.models.networks import build_network
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, TrainConfig, learning_rate
@@ -36,11 +37,6 @@ class Objective(Protocol):
     def loss(self, module: Any, batch: Any) -> Float[Tensor, ""]:
         """The scalar to minimise: the step's loss is the sum over its parts."""
         ...
-
-    def is_fast(self, module: Any) -> bool:
-        """Whether the forward pass is the library's alone, so that a GPU may record updates."""
-        del module
-        return False
 
 
 @dataclass(frozen=True)
@@ -70,6 +66,7 @@ class TrainState:
         self.graphs: defaultdict[tuple[Objective, float, float], CudaGraph]
         self.graphs = defaultdict(CudaGraph)
         """The recorded update of an objective with a weight decay and a share of a step."""
+        self._plain: bool | None = None  # asked at the first update
         on_gpu = self.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(
             model.parameters(),
@@ -118,6 +115,13 @@ class TrainState:
                 self.optimizer.state[parameter][field] = moment.to(parameter.device).clone()
         self.graphs.clear()
 
+    def is_recorded(self) -> bool:
+        """Whether a GPU records updates: of a model alone whose forward pass is the library's."""
+        if self._plain is None:
+            on_gpu = self.device.type == "cuda" and isinstance(self.model, HookedTransformer)
+            self._plain = on_gpu and takes_fast_path(self.model)
+        return self._plain and self.add_up is None
+
     def set_rates(self, lr: float, weight_decay: float) -> None:
         """Set what the next update takes; a GPU reads the learning rate from its memory."""
         for group in self.optimizer.param_groups:
@@ -134,8 +138,7 @@ def train_step(state: TrainState, objective: Objective) -> StepEvent:
     state.set_rates(lr, weight_decay)
     parts = objective.parts(state.step)
     batch = parts[0]
-    is_alike = len(parts) == 1 and type(batch) is Batch and state.add_up is None
-    if is_alike and state.device.type == "cuda" and objective.is_fast(state.model):
+    if len(parts) == 1 and type(batch) is Batch and state.is_recorded():
 
         def work(tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             part = dataclasses.replace(batch, tokens=tokens, targets=targets)

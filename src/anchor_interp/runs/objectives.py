@@ -123,7 +123,7 @@ class _OnTraining(Objective):
     processes: Processes = ALONE
     _seen: tuple[Any, bool] = field(default=(None, False), init=False)
 
-    def is_fast(self, module: HookedTransformer) -> bool:
+    def _is_fast(self, module: HookedTransformer) -> bool:
         """Whether it takes the fast path, asked once: training changes nothing but weights."""
         if self._seen[0] is not module:
             self._seen = module, takes_fast_path(module)
@@ -151,7 +151,7 @@ class LastObjective(_OnTraining):
 
     def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
         """See :func:`answer_loss`."""
-        n_tokens, fast = self._n_input_tokens, self.is_fast(module)
+        n_tokens, fast = self._n_input_tokens, self._is_fast(module)
         loss = answer_loss(module, batch.tokens, batch.targets, n_input_tokens=n_tokens, fast=fast)
         return loss if batch.share == 1 else batch.share * loss
 
@@ -192,7 +192,7 @@ class MaskedObjective(_OnTraining):
 
     def loss(self, module: HookedTransformer, batch: MaskedBatch) -> Float[Tensor, ""]:
         """Sum over the part's masked tokens / number of masked tokens of an average batch."""
-        n_tokens, fast = self._n_input_tokens, self.is_fast(module)
+        n_tokens, fast = self._n_input_tokens, self._is_fast(module)
         logits = place_logits(
             module, batch.tokens, batch.places, n_input_tokens=n_tokens, fast=fast
         )
