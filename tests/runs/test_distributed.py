@@ -117,9 +117,6 @@ def test_shares_of_a_step_add_up_to_its_gradient(name: str) -> None:
     parts = [make_objective(config, CPU, None, Processes(rank, 3)) for rank in range(3)]
 
     class Together:
-        def is_fast(self, module: Any) -> bool:
-            return parts[0].is_fast(module)
-
         def parts(self, step: int) -> Any:
             return [(rank, b) for rank, of in enumerate(parts) for b in of.parts(step)]
 
