@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 
 from anchor_interp.analysis import clusters, fingerprint, probes
+from anchor_interp.analysis.sensitivity import sensitivity
 from anchor_interp.models import embeddings
 
 
 def evidence_alone(patch: pytest.MonkeyPatch) -> None:
     """Fingerprints without the numbers that no verdict reads, and shares from few sequences."""
-    sensitivity = fingerprint.sensitivity
-
     def of_few(*given: Any, n: int, **options: Any) -> Any:
         return sensitivity(*given, n=min(n, 20), **options)
 
