@@ -11,6 +11,7 @@ from anchor_interp.models import embeddings
 
 def evidence_alone(patch: pytest.MonkeyPatch) -> None:
     """Fingerprints without the numbers that no verdict reads, and shares from few sequences."""
+
     def of_few(*given: Any, n: int, **options: Any) -> Any:
         return sensitivity(*given, n=min(n, 20), **options)
 
