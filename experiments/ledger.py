@@ -80,7 +80,8 @@ class Pages:
     def tables(self) -> Mapping[str, Callable[[], str]]:
         """The tables by name: those of claims, and those of the scripts."""
         made = {"counts": self.counts, "figures": self.figures, "later": self.later,
-                "unanswered": self.unanswered, "studies": self.studies}  # fmt: skip
+                "unanswered": self.unanswered, "studies": self.studies,
+                "later-studies": partial(self.studies, later=True)}  # fmt: skip
         tables: dict[str, Callable[[], str]] = {**made}
         from evidence import verdict
 
@@ -186,10 +187,14 @@ class Pages:
         lines = "<br>".join(f"{title}: {text}" for title, text in said.items() if text)
         return f"<details><summary>details</summary>{lines}</details>"
 
-    def studies(self) -> str:
-        """What was trained."""
+    def studies(self, *, later: bool = False) -> str:
+        """What was trained: for the two papers and us, or on later papers."""
         lines = []
+        theirs = {study for name, script in scripts().items() if name.startswith("later")
+                  for study in script.RUNS}  # fmt: skip
         for name, study in known().items():
+            if (name in theirs) != later:
+                continue
             rows = self.data.get(name, [])
             alone = _own_seconds(rows)
             minutes = len(rows) * mean(alone) / 60 if alone else 0.0

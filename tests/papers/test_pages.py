@@ -73,7 +73,7 @@ def test_links_to_claims_lead_to_claims() -> None:
 
 
 def test_counts_leave_out_what_can_hardly_fail(pages: Pages) -> None:
-    counted = sum(not (claim.ours or claim.follows) for claim in family())
+    counted = sum(not (claim.asks or claim.follows) for claim in family())
     verdicts = {pages.judged[claim.name].verdict for claim in family()}
     assert int(pages.papers(", ".join(verdicts))) == counted
     papers = pages.counts().partition("\n")[0]
