@@ -79,10 +79,11 @@ class Pages:
     @cached_property
     def tables(self) -> Mapping[str, Callable[[], str]]:
         """The tables by name: those of claims, and those of the scripts."""
-        made = {"counts": self.counts, "figures": self.figures, "later": self.later,
-                "unanswered": self.unanswered, "studies": self.studies,
-                "later-studies": partial(self.studies, later=True)}  # fmt: skip
-        tables: dict[str, Callable[[], str]] = {**made}
+        tables: dict[str, Callable[[], str]] = {
+            "counts": self.counts, "figures": self.figures, "later": self.later,
+            "unanswered": self.unanswered, "studies": self.studies,
+            "later-studies": partial(self.studies, later=True),
+        }  # fmt: skip
         from evidence import verdict
 
         for script in (*scripts().values(), verdict):

@@ -5,8 +5,9 @@ A run keeps them in its folder (:mod:`anchor_interp.runs.measurements`).
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -121,8 +122,7 @@ def routes(run: Run) -> Numbers:
     Each at the first of three checkpoints in a row at which it is one half or more; None without
     such. ``route_at_answers`` is the route's score when the answers have.
     """
-    found = along(run, inferential_route, subject=True).rows
-    route = {row["step"]: row["value"] for row in found}
+    route = {row["step"]: row["value"] for row in _rows_along(run, inferential_route)}
     ood = {row["step"]: row["ood_accuracy"] for row in run.metrics if "ood_accuracy" in row}
     answered = passed({step: ood[step] for step in route}, 3)
     return {"route_step": passed(route, 3), "answers_step": answered,
@@ -139,7 +139,7 @@ def parts(run: Run) -> Numbers:
 
     A part is never later than the last step; anchors that are never apart have None.
     """
-    found = along(run, two_parts, subject=True).rows
+    found = _rows_along(run, two_parts)
 
     def half(name: str, least: float = 0.5) -> float | None:
         return passed({row["step"]: row[name] for row in found}, 2, least)
@@ -177,6 +177,15 @@ def two_parts(subject: Subject) -> dict[str, float]:
         within = alike & ~np.eye(len(unit), dtype=bool)
         found[f"{name}_apart"] = float(cosine[within].mean() - cosine[~alike].mean())
     return found
+
+
+def _rows_along(run: Run, function: Callable[[Subject], Any]) -> Sequence[Mapping[str, Any]]:
+    """The numbers of every checkpoint, which may be NaN; StoreError where the function failed."""
+    rows = along(run, function, subject=True).rows
+    for row in rows:
+        if row["reason"] and not row["reason"].endswith(": not finite"):
+            raise StoreError(f"{run.name} at step {row['step']}: {row['reason']}")
+    return rows
 
 
 def passed(values: Mapping[int, float], n: int, least: float = 0.5) -> float | None:

@@ -83,7 +83,7 @@ CLAIMS = [
     registered("memory-small", "small weights: reasoning before memory",
                Mean(lead, equal(gamma=SMALL), runs=("memory",))),
     registered("memory-large", "large weights: reasoning not before memory",
-               Mean(_not_before, equal(gamma=LARGE), runs=("memory",))),
+               Mean(_not_before, equal(gamma=LARGE), is_margin=True, runs=("memory",))),
     registered("memory-embedding", "the embedding tells kinds apart before attention",
                Mean(_apart, runs=("memory",))),
 ]  # fmt: skip

@@ -50,9 +50,9 @@ def lead(row: Row) -> float | None:
 
 
 CLAIMS = [
-    registered("routes-first", "the route comes before the answers",
+    registered("routes-first", "the route, where taken, precedes the answers",
                Mean(lead, runs=("routes-first",)),
-               note="Six runs never take it: all five of four layers, and one post-LayerNorm."),
+               note="Six runs never take it: all five of four layers, one post-LayerNorm."),
 ]  # fmt: skip
 
 

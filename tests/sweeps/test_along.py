@@ -1,5 +1,6 @@
 """Any function of a model along training: of a run, and of a sweep's runs, kept as it goes."""
 
+import importlib
 import math
 import os
 import shutil
@@ -187,9 +188,9 @@ def test_two_workers_give_what_one_process_does(
     def inside(model: Any) -> float:
         return 1.0
 
-    inside.__qualname__ = "inside"  # no function of this module
-    assert (ai.along(swept, inside, workers=2, quiet=True).to_frame()["value"] == 1).all()
-    assert "workers cannot import" in caplog.text
+    inside.__qualname__ = "embedding_norm"  # another function of this module
+    with pytest.raises(ConfigError, match="expected a function at the top of a file"):
+        ai.along(swept, inside, workers=2, quiet=True)
 
 
 def test_a_sweep_goes_on_where_it_was_stopped(
@@ -237,6 +238,20 @@ def test_what_is_kept_belongs_to_one_function(swept: SweepFolder) -> None:
     assert found["value"].notna().all()
     with pytest.raises(ConfigError, match="expected a function at the top of a file"):
         ai.along(swept, Probe().measure)
+
+
+def test_a_file_that_changed_after_it_was_loaded_keeps_nothing(
+    swept: SweepFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old function would be kept under the new file."""
+    file = tmp_path / "own_number.py"
+    file.write_text("def number(model):\n    return 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    number = importlib.import_module("own_number").number
+    assert ai.along(swept, number, quiet=True).rows[0]["value"] == 1
+    file.write_text("def number(model):\n    return 2.0\n")
+    with pytest.raises(ConfigError, match="has changed since its function was measured"):
+        ai.along(swept, number, quiet=True)
 
 
 def test_a_number_takes_the_place_of_no_column(finished_run: Run) -> None:

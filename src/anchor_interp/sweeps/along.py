@@ -32,6 +32,7 @@ from anchor_interp.sweeps.folder import SweepFolder, sweep_folder
 from anchor_interp.sweeps.local import LocalEngine
 
 _LOGGER = logging.getLogger(__name__)
+_LOADED: dict[Path, str] = {}  # files as they were when a function of theirs was first measured
 _Found = Iterator[tuple[dict[str, Any], Values | str]]
 _Take = Callable[[Callable[[Any], Any], Run], Values | str]
 
@@ -121,7 +122,8 @@ def _of_run(run: Run, measure: Callable[[Any], Any], name: str, take: _Take) -> 
             named = _named(measure, name, take)
     for step in run.steps:
         values = take(measure, at := run.at(step))
-        if named is not None:
+        had = named and run.path and kept(run.path, named, step)
+        if named is not None and not (had and isinstance(values, str)):
             with contextlib.suppress(StoreError):
                 keep(at, named, values)
         yield {"step": step}, values
@@ -163,9 +165,8 @@ def _measure_in_workers(
 
 def _is_importable(measure: Callable[[Any], Any], named: Measure) -> bool:
     """Whether other processes can import the function; they would run a script again."""
-    with contextlib.suppress(ImportError, AttributeError):
-        if measure.__module__ != "__main__" and pkgutil.resolve_name(named.function) is measure:
-            return True
+    if measure.__module__ != "__main__":
+        return True
     _LOGGER.warning("workers cannot import %s: it is measured in this process", named.function)
     return False
 
@@ -175,14 +176,16 @@ def _named(measure: Callable[[Any], Any], name: str, take: _Take) -> Measure:
     try:
         inner = inspect.unwrap(measure)
         file = Path(inspect.getfile(inner))  # TypeError if it has none
-        if "<" in name or hasattr(measure, "__self__"):
+        where = f"{measure.__module__}:{name}"
+        if "<" in name or pkgutil.resolve_name(where) is not measure:
             raise TypeError
         text = file.read_text("utf-8") if file.exists() else inspect.getsource(inner)
-    except (TypeError, OSError):
+    except (TypeError, OSError, ImportError, AttributeError):
         expected = "expected a function at the top of a file, whose name tells runs what they keep"
         raise ConfigError(f"measure is {shown(measure)}; {expected}") from None
+    if _LOADED.setdefault(file, text) != text:
+        raise ConfigError(f"{file} has changed since its function was measured; start Python again")
     version = int(hashlib.sha256(text.encode()).hexdigest()[:12], 16)
-    where = f"{measure.__module__}:{name}"
     of = " of a subject" if take is of_subject else ""
     return Measure(f"{ALONG}{where}{of}", where, version, through=f"{__name__}:{take.__name__}")
 

@@ -7,6 +7,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -78,9 +79,9 @@ class Sequences(Examples):
     each_at = _view(lambda s: np.full((len(s), 1), s.tokens.shape[1] - 1))
     at = _view(lambda s: np.full(len(s), s.tokens.shape[1] - 1))
     each_answer = _view(lambda s: s.targets.astype(np.int64)[:, None])
-    labels = _view(lambda s: {name: getattr(s, name) for name in _COLUMNS[2:]})
+    labels = _view(lambda s: MappingProxyType({n: getattr(s, n) for n in _COLUMNS[2:]}))
     places = _view(
-        lambda s: {name: s.position.astype(np.int64) + i for i, name in enumerate(_IN_A_ROW)}
+        lambda s: MappingProxyType({n: s.position.astype(int) + i for i, n in enumerate(_IN_A_ROW)})
     )
 
     def __post_init__(self) -> None:
@@ -143,6 +144,7 @@ class Sequences(Examples):
 
     def examples(self) -> Examples:
         """The same as plain examples, whose targets are what an analysis explains."""
+        checked(len(self), int, "the number of sequences", low=1)
         return self.until(self.tokens.shape[1])
 
     def dataset(self) -> Dataset:
