@@ -198,7 +198,7 @@ def batches(device: torch.device, n: int, turns: int) -> list[Row]:
     for shape, config, size, precision, together in cases:
         print(f"gpu: {size} {shape}, {precision}, {together=}", file=sys.stderr, flush=True)
         models = stack(override(config, precision=precision), size, device, together=together)
-        ways = {"ours": done(lambda: models.advance(n), device)}  # noqa: B023
+        ways = {"ours": done(functools.partial(models.advance, n), device)}
         times = in_turns(ways, turns + 1)["ours"][1:]
         of_all = milliseconds(times, n)
         rows.append(
@@ -227,7 +227,7 @@ def profile(device: torch.device) -> None:
         ):
             if n_models:
                 models = stack(config, n_models, device, together=True)
-                steps = done(lambda: models.advance(3), device)  # noqa: B023
+                steps = done(functools.partial(models.advance, 3), device)
             else:
                 steps = stepping(config, device, 3)
             steps()

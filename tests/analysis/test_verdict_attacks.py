@@ -118,7 +118,7 @@ def unseen_pairs(now: Batch) -> torch.Tensor:
 
 
 def dead_logits(now: Batch) -> torch.Tensor:
-    """Tokens that are no answer to anything come close to the answer, by pair and token."""
+    """Tokens that answer nothing come close to the answer, by pair and token."""
     dead = torch.ones(now.logits.shape[1]).index_fill(0, possible(now.task), 0).nonzero()[:, 0]
     pair = torch.from_numpy(now.sequences.pair.astype(int))
     wave = torch.sin(1.7 * pair[:, None] + 0.9 * dead)

@@ -34,9 +34,11 @@ def test_every_tensor_that_is_made_names_its_device() -> None:
         if file.name == "hooked.py":  # modules, which are made on the default device as in PyTorch
             continue
         for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            made = isinstance(call, ast.Call) and ast.unparse(call.func).removeprefix("torch.")
+            if not isinstance(call, ast.Call):
+                continue
+            made = ast.unparse(call.func).removeprefix("torch.")
             if made in MAKERS and "torch." in ast.unparse(call):
-                named = {word.arg for word in call.keywords}  # type: ignore[attr-defined]
+                named = {word.arg for word in call.keywords}
                 unnamed += [] if "device" in named else [f"{file.name}: {ast.unparse(call)}"]
     assert unnamed == []
 

@@ -15,8 +15,8 @@ def as_large(statistics: Any, observed: Any, *, size: float) -> Any:
 def decimal(value: Any) -> Any:
     """A float as the decimal that it stands for: 0.6 for 0.1 * 6 = 0.6000000000000001.
 
-    What is no short decimal stays, such as 1 / 3. A float of numpy with fewer bits than Python's is
-    the number that it prints. Other values stay as they are.
+    What is not a short decimal stays, such as 1 / 3. A float of numpy with fewer bits than Python's
+    is the number that it prints. Other values stay as they are.
     """
     kind = getattr(getattr(value, "dtype", None), "kind", "")
     if getattr(value, "ndim", 0) or not (isinstance(value, float) or kind == "f"):

@@ -122,8 +122,9 @@ def _of_run(run: Run, measure: Callable[[Any], Any], name: str, take: _Take) -> 
             named = _named(measure, name, take)
     for step in run.steps:
         values = take(measure, at := run.at(step))
-        had = named and run.path and kept(run.path, named, step)
-        if named is not None and not (had and isinstance(values, str)):
+        if named is not None and not (
+            isinstance(values, str) and kept(at.folder.path, named, step)
+        ):
             with contextlib.suppress(StoreError):
                 keep(at, named, values)
         yield {"step": step}, values

@@ -377,7 +377,7 @@ def check_aligned(**named: Examples) -> None:
 
 def _mask(given: Any, shape: tuple[int, ...]) -> Bool[np.ndarray, "n pos"]:
     """An attention mask as booleans."""
-    with contextlib.suppress(ValueError, TypeError):  # what is no array is no mask
+    with contextlib.suppress(ValueError, TypeError):  # what is not an array is not a mask
         array = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
         if array.shape == shape and array.dtype.kind in "biu" and np.isin(array, (0, 1)).all():
             return array.astype(np.bool_)
