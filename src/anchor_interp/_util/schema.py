@@ -259,22 +259,32 @@ def _within(value: Any, where: str, bounds: Mapping[str, Any]) -> Any:
     return value
 
 
+@functools.lru_cache(maxsize=4096)  # evaluations have the same names
+def _shown_name(name: str) -> str:
+    return shown(name)[1:-1]
+
+
 @functools.cache
-def _options(hint: Any, among: tuple[Any, ...]) -> list[tuple[Any, Any, tuple[Any, ...]]]:
-    """The types that a value may have, each with its origin and arguments.
+def _options(
+    hint: Any, among: tuple[Any, ...]
+) -> tuple[list[tuple[Any, Any, tuple[Any, ...]]], list[Any], bool]:
+    """The types that a value may have, each with its origin and arguments; dataclasses; None?
 
     ``among`` are the hint's own arguments: ``int | float`` equals ``float | int``.
     """
     is_union = typing.get_origin(hint) in (Union, types.UnionType)
     options = among if is_union else (hint,)
-    return [(option, typing.get_origin(option), typing.get_args(option)) for option in options]
+    return (
+        [(option, typing.get_origin(option), typing.get_args(option)) for option in options],
+        [option for option in options if dataclasses.is_dataclass(option)],
+        type(None) in options,
+    )
 
 
 def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
     """The value as its type wants it; ``build`` makes dataclasses of JSON objects."""
-    options = _options(hint, typing.get_args(hint))
-    classes = [option for option, _, _ in options if build and dataclasses.is_dataclass(option)]
-    if classes and not (value is None and any(option is type(None) for option, _, _ in options)):
+    options, classes, is_optional = _options(hint, typing.get_args(hint))
+    if build and classes and not (value is None and is_optional):
         return _built(value, classes, where)
     lists = sum(origin is tuple for _, origin, _ in options)
     for option, origin, args in options:
@@ -302,7 +312,7 @@ def _conform(value: Any, hint: Any, where: str, *, build: bool = False) -> Any:
                     )
         elif origin is dict and isinstance(value, Mapping):
             return {
-                str(name): _conform(v, args[1], f"{where}[{shown(str(name))[1:-1]}]", build=build)
+                str(name): _conform(v, args[1], f"{where}[{_shown_name(str(name))}]", build=build)
                 for name, v in value.items()
             }
     if type(value).__module__ == "numpy" and hasattr(value, "tolist") and (lists or not value.ndim):
