@@ -7,7 +7,9 @@ continues from its tensors ends in the same weights bit for bit (same machine, t
 
 import contextlib
 import dataclasses
+import functools
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -145,9 +147,11 @@ def train_step(state: TrainState, objective: Objective) -> StepEvent:
             return _update(state, objective, [part])
 
         graph = state.graphs[objective, weight_decay, batch.share]
-        loss, norm = graph(work, batch.tokens, batch.targets)
+        update = functools.partial(graph, work, batch.tokens, batch.targets)
     else:
-        loss, norm = _update(state, objective, parts)
+        update = functools.partial(_update, state, objective, parts)
+    with arithmetic(state.config):
+        loss, norm = update()
     state.step += 1
     return StepEvent(state.step, loss, norm, lr)
 
@@ -159,12 +163,11 @@ def _update(
     config = state.config
     state.optimizer.zero_grad(set_to_none=True)
     losses = []
-    with float32_products(config):
-        for part in parts:
-            with autocast(config, state.device):
-                loss = objective.loss(state.model, part)
-            torch.autograd.backward(loss)  # adds to the gradients of the parts before
-            losses.append(loss.detach())
+    for part in parts:
+        with autocast(config, state.device):
+            loss = objective.loss(state.model, part)
+        torch.autograd.backward(loss)  # adds to the gradients of the parts before
+        losses.append(loss.detach())
     loss = sum(losses[1:], losses[0])
     if state.add_up is not None:
         loss = state.add_up(state.model, loss)
@@ -217,14 +220,18 @@ def autocast(
 
 
 @contextlib.contextmanager
-def float32_products(config: TrainConfig) -> Iterator[None]:
-    """Around forward and backward pass: float32 products in TF32 if the configuration asks."""
-    if config.precision != "tf32":
-        yield
-        return
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
+def arithmetic(config: TrainConfig) -> Iterator[None]:
+    """Around an update: products in TF32 if asked for; with one thread, numbers below 1e-38 are 0.
+
+    A softmax makes such numbers, and products of them take some CPUs a hundred times as long.
+    Each thread has a setting of its own, so it is left where several work on an update.
+    """
+    products, flushed = torch.get_float32_matmul_precision(), sys.float_info.min / 2 == 0
+    if config.precision == "tf32":
+        torch.set_float32_matmul_precision("high")
+    torch.set_flush_denormal(flushed or torch.get_num_threads() == 1)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(products)
+        torch.set_flush_denormal(flushed)

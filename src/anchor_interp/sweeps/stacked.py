@@ -138,9 +138,9 @@ class Stack:
     ) -> tuple[Float[Tensor, " model"], Float[Tensor, " model"]]:
         """One step of all models: their losses, and the gradients' norms before clipping."""
         tokens, targets = self._batches.tokens[rows], self._batches.targets[rows]
-        with loop.float32_products(self._config.train):
+        with loop.arithmetic(self._config.train):
             losses = self._differentiate(tokens.long(), targets.long())
-        return losses, self._update(factors)
+            return losses, self._update(factors)
 
     def _differentiate(
         self, tokens: Int64[Tensor, "model batch pos"], targets: Int64[Tensor, "model batch"]
