@@ -3,7 +3,7 @@
 import itertools
 import math
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 import anchor_interp
-from anchor_interp._util.environment import resolve_device
+from anchor_interp._util.environment import limited_threads, resolve_device
 from anchor_interp._util.errors import ConfigError, DivergedError
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.config import (
@@ -117,6 +117,28 @@ def test_clipping_bounds_the_gradient_unless_it_is_off(short: RunConfig) -> None
         left = torch.linalg.vector_norm(torch.cat([g.flatten() for g in gradients]))
         expected = event.grad_norm if clip is None else torch.tensor(clip)
         torch.testing.assert_close(left, expected, rtol=1e-4, atol=0)
+
+
+def test_subnormal_numbers_are_zero_in_updates_on_one_thread_and_as_before_afterwards(
+    short: RunConfig,
+) -> None:
+    state, objective, seen = TrainState.fresh(short, CPU), make_objective(short, CPU), []
+
+    @dataclass
+    class Watched:
+        def parts(self, step: int) -> Any:
+            return objective.parts(step)
+
+        def loss(self, model: Any, part: Any) -> torch.Tensor:
+            seen.append((torch.full((2,), 1e-39) * 0.5).sum().item())
+            return objective.loss(model, part)
+
+    for threads in (1, 2):
+        with limited_threads(threads):
+            train_step(state, Watched())
+        seen.append((torch.full((2,), 1e-39) * 0.5).sum().item())
+    assert seen[0] == 0
+    assert seen[1:] == [pytest.approx(1e-39, rel=1e-5)] * 3
 
 
 def test_a_diverging_run_stops_with_one_clear_error(short: RunConfig) -> None:

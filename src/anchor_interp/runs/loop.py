@@ -7,7 +7,6 @@ continues from its tensors ends in the same weights bit for bit (same machine, t
 
 import contextlib
 import dataclasses
-import functools
 import math
 import sys
 from collections import defaultdict
@@ -140,18 +139,17 @@ def train_step(state: TrainState, objective: Objective) -> StepEvent:
     state.set_rates(lr, weight_decay)
     parts = objective.parts(state.step)
     batch = parts[0]
-    if len(parts) == 1 and type(batch) is Batch and state.is_recorded():
-
-        def work(tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-            part = dataclasses.replace(batch, tokens=tokens, targets=targets)
-            return _update(state, objective, [part])
-
-        graph = state.graphs[objective, weight_decay, batch.share]
-        update = functools.partial(graph, work, batch.tokens, batch.targets)
-    else:
-        update = functools.partial(_update, state, objective, parts)
     with arithmetic(state.config):
-        loss, norm = update()
+        if len(parts) == 1 and type(batch) is Batch and state.is_recorded():
+
+            def work(tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+                part = dataclasses.replace(batch, tokens=tokens, targets=targets)
+                return _update(state, objective, [part])
+
+            graph = state.graphs[objective, weight_decay, batch.share]
+            loss, norm = graph(work, batch.tokens, batch.targets)
+        else:
+            loss, norm = _update(state, objective, parts)
     state.step += 1
     return StepEvent(state.step, loss, norm, lr)
 
