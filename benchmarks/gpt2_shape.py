@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import save_file
 
 import anchor_interp
-from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
+from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
 from measuring import Row, machine, number, table
 
 

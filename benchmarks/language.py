@@ -25,9 +25,10 @@ import torch.nn.functional as F
 from anchor_interp.models.shapes import MODELS
 from anchor_interp.models.transformer import build_model
 from anchor_interp.realistic.corpus import Corpus
-from anchor_interp.runs.config import RunConfig, TrainConfig, learning_rate, override
+from anchor_interp.runs.config import RunConfig, TrainConfig, override
 from anchor_interp.runs.loop import TrainState
 from anchor_interp.runs.objectives import MaskedObjective
+from anchor_interp.runs.schedule import learning_rate
 from anchor_interp.tasks.examples import Dataset
 from measuring import Kept, Row, answer, machine, number, of_range, ratio, table
 from train_step import fastest_product, products_alone, stepper

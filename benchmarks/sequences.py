@@ -27,10 +27,10 @@ import torch.nn.functional as F
 from anchor_interp.models.decoding import generate
 from anchor_interp.models.shapes import InitConfig
 from anchor_interp.models.transformer import build_model
-from anchor_interp.runs.config import learning_rate
 from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.objectives import WINDOW, draw_training, make_objective
 from anchor_interp.runs.presets import RUNS
+from anchor_interp.runs.schedule import learning_rate
 from anchor_interp.tasks.hashing import batch_indices
 from measuring import Row, answer, in_turns, machine, number, of_range, ratio, seconds, table
 

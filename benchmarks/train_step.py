@@ -41,10 +41,11 @@ from anchor_interp.models import linear
 from anchor_interp.models.forward import takes_fast_path
 from anchor_interp.models.shapes import MODELS
 from anchor_interp.models.transformer import build_model
-from anchor_interp.runs.config import RunConfig, learning_rate, override
+from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import Objective, TrainState, train_step
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import RUNS
+from anchor_interp.runs.schedule import learning_rate
 from measuring import Row, answer, machine, number, of_range, ratio, seconds, table
 from released import REPOSITORY, ReleasedCode, ReleasedStep, equivalent
 

@@ -15,8 +15,9 @@ from statistics import mean
 import numpy as np
 import torch
 
-from anchor_interp._util.environment import resolve_device, stop_signals
+from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.files import read_bytes, write_output
+from anchor_interp._util.signals import stop_signals
 from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, override, run_id

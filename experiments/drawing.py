@@ -14,7 +14,7 @@ from matplotlib.patheffects import withStroke
 
 from anchor_interp.models.complexity import first_query_matrix
 from anchor_interp.models.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
-from anchor_interp.models.matrices import cosine_matrix
+from anchor_interp.models.matrix_complexity import cosine_matrix
 from anchor_interp.pages.diagram_marks import COLOURS
 from anchor_interp.pages.mechanism_figures import condensation_map
 from anchor_interp.pages.style import INK, panel, plain_ticks, single

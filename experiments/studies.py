@@ -18,9 +18,10 @@ from pathlib import Path
 from anchor_interp._util import files
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp.runs.config import RunConfig, last_step
+from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.measurements import Measure
 from anchor_interp.runs.run import Run
+from anchor_interp.runs.schedule import last_step
 from anchor_interp.sweeps.columns import CIRCUMSTANCES, COLUMNS, Kind
 from anchor_interp.sweeps.engine import Engine
 from anchor_interp.sweeps.folder import SweepFolder, read_table

@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 
 import curves
-from anchor_interp._util.environment import resolve_device, stop_signals
+from anchor_interp._util.environment import resolve_device
+from anchor_interp._util.signals import stop_signals
 from anchor_interp.models.batches import masked_batch
 from anchor_interp.models.forward import fast_logits
 from anchor_interp.models.transformer import HookedTransformer

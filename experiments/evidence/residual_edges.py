@@ -23,8 +23,8 @@ import anchor_interp as ai
 from anchor_interp.analysis.circuits import Circuit, prune, score_circuit
 from anchor_interp.analysis.edge_attribution import edge_attribution
 from anchor_interp.interventions.edge_ablation import EdgeAblation, Parts
-from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.models.transformer import HookedTransformer as Model
+from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences

@@ -19,7 +19,6 @@ from thirty_keys import (
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.clusters import _tsne, key_mask_clusters, pair_clusters
-from anchor_interp.analysis.contrast import centred_cosines
 from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.analysis.sensitivity import order_influence, sensitivity
 from anchor_interp.analysis.similarity import (
@@ -27,6 +26,7 @@ from anchor_interp.analysis.similarity import (
     block_similarity,
     value_similarity,
 )
+from anchor_interp.analysis.similarity_contrast import centred_cosines
 from anchor_interp.analysis.states import State, read_state
 from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.interventions.masks import edge, mask_edges, no_edges

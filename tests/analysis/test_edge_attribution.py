@@ -22,8 +22,8 @@ from anchor_interp.interventions import residual_edges
 from anchor_interp.interventions.residual_edges import ResidualGraph
 from anchor_interp.models.exact import Normalization
 from anchor_interp.models.forward import answer_logits
-from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.models.transformer import PostLNTransformer
+from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
 
 _GENERATOR = np.random.default_rng(0)
 N, POS = 5, 6

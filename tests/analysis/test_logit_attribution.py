@@ -15,9 +15,9 @@ from anchor_interp.analysis.logit_attribution import attribute_logits, logit_len
 from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.interventions.masks import mask_position
 from anchor_interp.models.exact import Mechanism, Normalization, exact_model
-from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import build_model
+from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.sequences import draw

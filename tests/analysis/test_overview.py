@@ -25,10 +25,10 @@ from anchor_interp.analysis.development import Development
 from anchor_interp.analysis.overview import analyze, analyze_model
 from anchor_interp.analysis.results import Analysis
 from anchor_interp.cli.main import main
-from anchor_interp.models import lens
 from anchor_interp.models.complexity import complexity
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model, model_of_weights
+from anchor_interp.models.transformer_lens import VERSION_3
 from anchor_interp.pages.analysis_page import render_analysis, write_analysis
 from anchor_interp.runs.export import load_transformer
 from anchor_interp.runs.run import Run
@@ -141,9 +141,9 @@ def test_the_page_of_a_model_of_one_layer_tells_what_is_left_out() -> None:
 
 @pytest.fixture
 def language_model() -> HookedTransformer:
-    if not lens.VERSION_3:
+    if not VERSION_3:
         pytest.skip("only TransformerLens 3 has such a model")
-    from anchor_interp.models.lens import HookedTransformerConfig
+    from anchor_interp.models.transformer_lens import HookedTransformerConfig
 
     cfg = HookedTransformerConfig(
         n_layers=2, d_model=24, n_heads=3, d_head=8, d_mlp=96, d_vocab=300, n_ctx=32,

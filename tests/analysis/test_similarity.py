@@ -18,16 +18,16 @@ from thirty_keys import (
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.contrast import (
-    SimilarityContrast,
-    centred_cosines,
-    similarity_contrast,
-)
 from anchor_interp.analysis.similarity import (
     PAPER_VALUES,
     answer_similarity,
     block_similarity,
     value_similarity,
+)
+from anchor_interp.analysis.similarity_contrast import (
+    SimilarityContrast,
+    centred_cosines,
+    similarity_contrast,
 )
 from anchor_interp.analysis.states import State, read_state
 from anchor_interp.interventions.hooks import activations, hooked

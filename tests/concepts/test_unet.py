@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.models.complexity import complexity, main_numbers
-from anchor_interp.models.matrices import stable_rank
+from anchor_interp.models.matrix_complexity import stable_rank
 from anchor_interp.models.networks import build_network
 from anchor_interp.models.shapes import InitConfig
 from concepts import Concepts, UNetConfig, pictures

@@ -126,7 +126,7 @@ def test_without_attention_only_the_last_token_matters(
 
 @only_3
 def test_grouped_heads_share_their_values() -> None:
-    from anchor_interp.models.lens import HookedTransformerConfig
+    from anchor_interp.models.transformer_lens import HookedTransformerConfig
 
     cfg = HookedTransformerConfig(
         n_layers=2, d_model=16, n_ctx=9, d_head=4, n_heads=4, n_key_value_heads=2, d_mlp=8,

@@ -23,7 +23,7 @@ from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.passes import Replacement, replaced_run
 from anchor_interp.models.forward import fast_last_logits
-from anchor_interp.models.rows import Rows, warn_of_padding
+from anchor_interp.models.inputs import Rows, warn_of_padding
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.counterfactuals import InterchangePairs
 

@@ -35,8 +35,8 @@ from anchor_interp.interventions.sites import (
     site_grid,
 )
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
-from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.models.transformer import token_rows
+from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.counterfactuals import ContrastPairs, Perturbation
 from anchor_interp.tasks.examples import Examples

@@ -24,8 +24,8 @@ from anchor_interp.interventions.sites import (
     site_grid,
 )
 from anchor_interp.models.exact import Mechanism, Normalization
-from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.models.transformer import token_rows
+from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.tasks.counterfactuals import Perturbation
 from anchor_interp.tasks.sequences import draw
 

@@ -21,8 +21,8 @@ from anchor_interp.interventions.residual_edges import (
     recorded_outputs,
     run_kept,
 )
-from anchor_interp.models.matrices import stable_rank
-from anchor_interp.models.rows import model_rows
+from anchor_interp.models.inputs import model_rows
+from anchor_interp.models.matrix_complexity import stable_rank
 from anchor_interp.tasks.counterfactuals import InterchangePairs
 
 SIZES = {

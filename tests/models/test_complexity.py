@@ -14,8 +14,7 @@ from versions import only_3
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
 from anchor_interp.models.complexity import Complexity, complexity, first_query_matrix
-from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
-from anchor_interp.models.matrices import (
+from anchor_interp.models.matrix_complexity import (
     condensation,
     cosine_matrix,
     effective_rank,
@@ -24,6 +23,7 @@ from anchor_interp.models.matrices import (
 )
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import build_model
+from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.runs.run import Run, load
 
 SHAPE = ModelConfig(n_heads=3, d_model=20, d_head=8, d_mlp=24, bias=True)

@@ -19,10 +19,10 @@ from anchor_interp.models.forward import (
     last_logits,
     takes_fast_path,
 )
-from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.models.linear import linear
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.models.transformer import build_model
+from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
 
 SHAPES = list(itertools.product(LAYOUTS, (1, 3), (1, 2, 4), (False, True)))
 

@@ -10,7 +10,8 @@ from versions import only_3
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import _GATES
-from anchor_interp.models import hooked, lens
+from anchor_interp.models import hooked
+from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
 
 SHAPE: dict[str, Any] = {
     "n_layers": 2, "d_model": 12, "n_heads": 3, "d_head": 5, "d_mlp": 20, "d_vocab": 30,
@@ -25,7 +26,7 @@ def twins(**changes: Any) -> tuple[Any, Any]:
     settings = SHAPE | changes
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of TransformerLens 3
-        one = lens.HookedTransformer(lens.HookedTransformerConfig(**settings))
+        one = HookedTransformer(HookedTransformerConfig(**settings))
     two = hooked.HookedTransformer(hooked.HookedTransformerConfig(**settings))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():

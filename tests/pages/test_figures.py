@@ -19,7 +19,7 @@ from anchor_interp.analysis.rivals import CircuitComparison, RivalCircuit
 from anchor_interp.analysis.similarity import Similarity
 from anchor_interp.interventions.patching import PatchResult
 from anchor_interp.interventions.sites import Connection, Site
-from anchor_interp.models.matrices import CosineMatrix
+from anchor_interp.models.matrix_complexity import CosineMatrix
 from anchor_interp.pages import style
 from anchor_interp.pages.mechanism_figures import (
     circuit_baselines,

@@ -9,7 +9,7 @@ import torch
 import anchor_interp as ai
 import measures
 from anchor_interp.interventions.subject import subject_of
-from anchor_interp.runs.config import total_decay
+from anchor_interp.runs.schedule import total_decay
 from anchor_interp.sweeps.rows import planned_row
 from effects import Row, grouped
 from later import bridge, memory, windows

@@ -15,7 +15,7 @@ from anchor_interp._util.schema import canonical_json
 from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.interventions.sites import Activation
 from anchor_interp.models.decoding import generate
-from anchor_interp.models.matrices import gaussian_numbers
+from anchor_interp.models.matrix_complexity import gaussian_numbers
 from anchor_interp.runs.config import override
 from anchor_interp.sweeps.batch import train_batch
 

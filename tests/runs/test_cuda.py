@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 
 import anchor_interp as ai
-from anchor_interp._util.environment import StopRequest
 from anchor_interp._util.errors import InterruptedRunError
+from anchor_interp._util.signals import StopRequest
 from anchor_interp.models.forward import fast_last_logits
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs import cuda_graph

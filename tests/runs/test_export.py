@@ -18,9 +18,9 @@ import anchor_interp
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.cli.main import main
-from anchor_interp.models.lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import PostLNTransformer, build_model, model_of_weights
+from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.runs.config import RunConfig, override, run_id
 from anchor_interp.runs.export import load_transformer, save_transformer, save_weights
 from anchor_interp.runs.run import Run

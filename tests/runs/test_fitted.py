@@ -12,17 +12,11 @@ from short import SHORT
 import anchor_interp
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.runs import loop
-from anchor_interp.runs.config import (
-    RunConfig,
-    last_step,
-    learning_rate,
-    override,
-    run_id,
-    total_decay,
-)
+from anchor_interp.runs.config import RunConfig, override, run_id
 from anchor_interp.runs.distributed import processes
 from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.run import Run
+from anchor_interp.runs.schedule import last_step, learning_rate, total_decay
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.train import train
 from anchor_interp.sweeps.batch import train_batch

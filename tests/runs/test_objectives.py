@@ -13,10 +13,11 @@ from anchor_interp._util.environment import limited_threads
 from anchor_interp.behaviour.scoring import token_scores
 from anchor_interp.models import shapes
 from anchor_interp.models.transformer import build_model
-from anchor_interp.runs.config import RunConfig, learning_rate, memory_bytes, override
+from anchor_interp.runs.config import RunConfig, memory_bytes, override
 from anchor_interp.runs.loop import TrainState, fit, train_step
 from anchor_interp.runs.objectives import WINDOW, MaskedObjective, draw_training, make_objective
 from anchor_interp.runs.presets import preset
+from anchor_interp.runs.schedule import learning_rate
 
 CPU = torch.device("cpu")
 

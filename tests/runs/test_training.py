@@ -15,14 +15,7 @@ import anchor_interp
 from anchor_interp._util.environment import limited_threads, resolve_device
 from anchor_interp._util.errors import ConfigError, DivergedError
 from anchor_interp.models.transformer import build_model
-from anchor_interp.runs.config import (
-    RunConfig,
-    TrainConfig,
-    learning_rate,
-    override,
-    run_id,
-    total_decay,
-)
+from anchor_interp.runs.config import RunConfig, TrainConfig, override, run_id
 from anchor_interp.runs.loop import (
     StepEvent,
     TrainState,
@@ -32,6 +25,7 @@ from anchor_interp.runs.loop import (
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import RUNS
 from anchor_interp.runs.run import Run
+from anchor_interp.runs.schedule import learning_rate, total_decay
 from anchor_interp.runs.train import train
 from anchor_interp.tasks.hashing import batch_indices
 from anchor_interp.tasks.sequences import sample

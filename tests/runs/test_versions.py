@@ -17,7 +17,7 @@ from short import SHORT
 from versions import only_4
 
 import anchor_interp as ai
-from anchor_interp.models.lens import VERSION_3
+from anchor_interp.models.transformer_lens import VERSION_3
 from anchor_interp.runs import loop, zoo
 from anchor_interp.runs.loop import Objective, TrainState, train_step
 from anchor_interp.tasks.sequences import sample

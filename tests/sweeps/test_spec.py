@@ -16,8 +16,9 @@ import yaml
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.rounding import decimal
 from anchor_interp._util.schema import canonical_json
-from anchor_interp.runs.config import override, run_id, total_decay
+from anchor_interp.runs.config import override, run_id
 from anchor_interp.runs.presets import preset
+from anchor_interp.runs.schedule import total_decay
 from anchor_interp.sweeps import spec
 from anchor_interp.sweeps.columns import rows_where
 from anchor_interp.sweeps.folder import SweepFolder

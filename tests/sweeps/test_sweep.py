@@ -38,10 +38,10 @@ from anchor_interp.sweeps.engine import Engine, Job, RunResult, each_alone
 from anchor_interp.sweeps.estimate import disk_bytes, estimate
 from anchor_interp.sweeps.folder import SweepFolder, counts, read_table
 from anchor_interp.sweeps.local import LocalEngine
+from anchor_interp.sweeps.scheduler import TRIES, Scheduler
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table_files import from_csv, to_csv
-from anchor_interp.sweeps.todo import TRIES, Todo
 from anchor_interp.sweeps.typed import typed_sweep
 
 START = anchor_interp.preset("tiny", **SHORT)
@@ -156,11 +156,11 @@ def test_a_new_value_of_an_axis_reuses_what_is_there(copy: SweepFolder) -> None:
 def test_runs_of_one_shape_train_together(tmp_path: Path, small: SweepFolder) -> None:
     wider = Sweep((*SMALL.grids, Grid(override(START, n_layers=3)))).configs()
     with reporting_all(5, quiet=True) as overall:
-        todo = Todo(
+        scheduler = Scheduler(
             SweepFolder(tmp_path / "new"), wider, dict.fromkeys(wider, ()), batch=3, device="cpu"
         )
-        todo.begin(overall)
-        jobs = todo.jobs()
+        scheduler.begin(overall)
+        jobs = scheduler.jobs()
         assert [len(job.configs) for job in (next(jobs) for _ in range(3)) if job] == [3, 1, 1]
     alone = Copying(small)
     sweep(SMALL, tmp_path / "auto", engine=alone, batch=0, quiet=True)
@@ -453,9 +453,9 @@ def test_waiting_for_another_process_is_said_once(
     with writing(copy.runs / first, SMALL.configs()[first]):
         measures = dict.fromkeys(SMALL.configs(), ())
         with reporting_all(4, quiet=True) as overall:
-            todo = Todo(copy, SMALL.configs(), measures, batch=1, device="cpu")
-            todo.begin(overall)
-            jobs = todo.jobs()
+            scheduler = Scheduler(copy, SMALL.configs(), measures, batch=1, device="cpu")
+            scheduler.begin(overall)
+            jobs = scheduler.jobs()
             assert [next(jobs) for _ in range(3)] == [None] * 3
     said = [record.message for record in caplog.records if "waiting for 1 run" in record.message]
     assert len(said) == 1

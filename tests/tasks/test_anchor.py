@@ -14,7 +14,8 @@ from anchor_interp.runs.presets import RUNS
 from anchor_interp.tasks import rules
 from anchor_interp.tasks.anchor import TASKS, AnchorTask, reasoning_complexity
 from anchor_interp.tasks.catalog import named_task
-from anchor_interp.tasks.functions import Affine, Anchor, Keys, Override, Pair, Table
+from anchor_interp.tasks.functions import Affine, Anchor, Override, Pair, Table
+from anchor_interp.tasks.split import Keys
 
 KEYS = np.arange(20, 100)
 

@@ -14,8 +14,9 @@ from anchor_interp.tasks.counterfactuals import (
     contrast_pairs,
     swap_anchors,
 )
-from anchor_interp.tasks.functions import Affine, Anchor, Keys
+from anchor_interp.tasks.functions import Affine, Anchor
 from anchor_interp.tasks.sequences import Sequences
+from anchor_interp.tasks.split import Keys
 
 CONTROL, NEURIPS, REFLECTED = (
     TASKS[name] for name in ("complexity-control", "neurips", "non-commuting")

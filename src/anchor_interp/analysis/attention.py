@@ -12,7 +12,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp.behaviour.evaluation import EVALUATION_SEED, predict
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.subject import Subject
-from anchor_interp.models.rows import Rows, finite_rows
+from anchor_interp.models.inputs import Rows, finite_rows
 from anchor_interp.models.transformer import HookedTransformer, Inputs, token_rows
 from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.examples import Examples, Split, as_examples

@@ -29,10 +29,10 @@ from anchor_interp.interventions.passes import check_differentiable, replaced_ru
 from anchor_interp.interventions.patching import SMALLEST_DIFFERENCE, Direction, PatchResult, Twins
 from anchor_interp.interventions.sites import Site, check_sites
 from anchor_interp.models.forward import answer_logits
-from anchor_interp.models.lens import is_bridge
-from anchor_interp.models.overrides import is_library_whole
-from anchor_interp.models.rows import Rows
+from anchor_interp.models.inputs import Rows
+from anchor_interp.models.replaced_code import is_library_whole
 from anchor_interp.models.transformer import HookedTransformer, Inputs, are_hooked
+from anchor_interp.models.transformer_lens import is_bridge
 
 _EMBEDDING = "hook_embed"
 _AFTER = ("ln_final.", "unembed.")

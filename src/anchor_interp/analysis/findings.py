@@ -19,9 +19,10 @@ from anchor_interp.behaviour.scoring import right_answers
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import Complexity, complexity
 from anchor_interp.models.networks import build_network
-from anchor_interp.runs.config import RunConfig, run_id, total_decay
+from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.measurements import kept_along
 from anchor_interp.runs.run import Run, load
+from anchor_interp.runs.schedule import total_decay
 from anchor_interp.runs.store import Row
 from anchor_interp.runs.zoo import find
 from anchor_interp.tasks.anchor import AnchorTask

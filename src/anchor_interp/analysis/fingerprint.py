@@ -45,7 +45,7 @@ from anchor_interp.interventions.virtual_anchors import virtual_anchors
 from anchor_interp.models.complexity import distances, first_query_matrix
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.models.forward import takes_fast_path
-from anchor_interp.models.matrices import condensation, measured, stable_rank
+from anchor_interp.models.matrix_complexity import condensation, measured, stable_rank
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import run_id
 from anchor_interp.runs.run import Run, load

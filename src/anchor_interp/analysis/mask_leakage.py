@@ -16,7 +16,7 @@ from anchor_interp.interventions.metrics import logit_difference
 from anchor_interp.interventions.patching import SMALLEST_DIFFERENCE
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.rows import finite_rows
+from anchor_interp.models.inputs import finite_rows
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import contrast_pairs

@@ -55,7 +55,7 @@ from anchor_interp.behaviour.phase import Decision, Evaluation, decide, near_lin
 from anchor_interp.interventions.edge_ablation import Parts, reachable_edges
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import complexity, first_query_matrix
-from anchor_interp.models.matrices import cosine_matrix
+from anchor_interp.models.matrix_complexity import cosine_matrix
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import run_id
 from anchor_interp.runs.run import Run, load

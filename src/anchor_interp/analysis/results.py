@@ -25,7 +25,7 @@ from anchor_interp.interventions.interchange import InterchangeResult
 from anchor_interp.interventions.patching import PatchResult
 from anchor_interp.models.complexity import Complexity
 from anchor_interp.models.embeddings import EmbeddingStructure
-from anchor_interp.models.matrices import CosineMatrix
+from anchor_interp.models.matrix_complexity import CosineMatrix
 from anchor_interp.runs.config import RunConfig
 
 

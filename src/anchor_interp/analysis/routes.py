@@ -25,7 +25,7 @@ from anchor_interp.interventions.edge_ablation import LEAST_CHANGE, reachable_ed
 from anchor_interp.interventions.passes import declare
 from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.forward import last_logits
-from anchor_interp.models.rows import model_rows
+from anchor_interp.models.inputs import model_rows
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import replace_anchors, replace_keys

@@ -2,9 +2,9 @@
 
 Two values that the rule makes equal, g(x; a) = g(x'; a'), should have similar vectors (NeurIPS
 paper, section 5.2; complexity-control paper, section V-B). Every result has the cosines that the
-papers show and a contrast over all keys (:mod:`anchor_interp.analysis.contrast`). Noise, key
-position and the anchor that is not compared are the same for all items of a *context*; cosines are
-means over contexts.
+papers show and a contrast over all keys (:mod:`anchor_interp.analysis.similarity_contrast`). Noise,
+key position and the anchor that is not compared are the same for all items of a *context*; cosines
+are means over contexts.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from jaxtyping import Float64, Int64
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
-from anchor_interp.analysis.contrast import (
+from anchor_interp.analysis.similarity_contrast import (
     Group,
     SimilarityContrast,
     centred_cosines,

@@ -22,9 +22,9 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import Edit, activations, hooked
 from anchor_interp.interventions.masks import mask_edges
 from anchor_interp.models.finite import rounding
-from anchor_interp.models.lens import is_bridge
-from anchor_interp.models.rows import Rows
+from anchor_interp.models.inputs import Rows
 from anchor_interp.models.transformer import Edges, HookedTransformer, Inputs, has_hooks
+from anchor_interp.models.transformer_lens import is_bridge
 
 
 @dataclass(frozen=True, eq=False)

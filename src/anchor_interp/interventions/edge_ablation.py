@@ -36,7 +36,7 @@ from anchor_interp.interventions.residual_edges import (
 )
 from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import answer_logits
-from anchor_interp.models.rows import Rows, finite_rows
+from anchor_interp.models.inputs import Rows, finite_rows
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal
 from anchor_interp.tasks.examples import Examples, as_examples, check_aligned, order_of
 

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from anchor_interp._util.errors import HookError
 from anchor_interp._util.schema import shown, suggestion
-from anchor_interp.models.lens import is_bridge
-from anchor_interp.models.rows import Rows, model_rows
+from anchor_interp.models.inputs import Rows, model_rows
 from anchor_interp.models.transformer import HookedTransformer, Inputs, has_hooks
+from anchor_interp.models.transformer_lens import is_bridge
 
 Edit = Callable[[Tensor], Tensor]
 """Takes an activation and returns its replacement, of the same shape, dtype and device."""

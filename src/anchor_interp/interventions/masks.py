@@ -27,8 +27,8 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.interventions.hooks import Edit, hooked
 from anchor_interp.interventions.sites import position_mask
-from anchor_interp.models.lens import HookedTransformer
 from anchor_interp.models.transformer import Edges, Inputs, check_causal, check_model, device
+from anchor_interp.models.transformer_lens import HookedTransformer
 from anchor_interp.tasks.examples import Integers, as_examples
 
 Paths = Literal["all", "direct"]

@@ -12,7 +12,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import Edit, hooked, recording
 from anchor_interp.models.forward import answer_logits
-from anchor_interp.models.rows import Rows, model_rows
+from anchor_interp.models.inputs import Rows, model_rows
 from anchor_interp.models.transformer import HookedTransformer, Inputs
 from anchor_interp.tasks.functions import Pair
 

@@ -28,7 +28,7 @@ from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.metrics import Metric, measure
 from anchor_interp.interventions.passes import Replacement, replaced_run
 from anchor_interp.interventions.sites import Connection, Site, check_path, check_sites, site_mask
-from anchor_interp.models.rows import finite_rows, model_rows
+from anchor_interp.models.inputs import finite_rows, model_rows
 from anchor_interp.models.transformer import HookedTransformer, Inputs
 from anchor_interp.tasks.examples import as_examples, check_aligned
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp.interventions.hooks import Edit, activations, hooked
 from anchor_interp.models.forward import answer_logits
-from anchor_interp.models.rows import Rows
+from anchor_interp.models.inputs import Rows
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal, layout
 
 Pairs = tuple[Int64[np.ndarray, " pair"], Int64[np.ndarray, " pair"]]

@@ -12,7 +12,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.behaviour.evaluation import Training, own_training
 from anchor_interp.models.finite import check_weights
-from anchor_interp.models.rows import model_rows
+from anchor_interp.models.inputs import model_rows
 from anchor_interp.models.transformer import HookedTransformer, check_fits, check_model
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask, check_anchors

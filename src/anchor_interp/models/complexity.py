@@ -35,7 +35,7 @@ from anchor_interp._util.readable import Readable, number
 from anchor_interp._util.schema import check_name, checked
 from anchor_interp.models.finite import check_weights
 from anchor_interp.models.forward import merge_heads
-from anchor_interp.models.matrices import (
+from anchor_interp.models.matrix_complexity import (
     Numbers,
     condensation,
     exact,

@@ -28,9 +28,9 @@ from torch import Tensor, nn
 from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp._util.schema import shown
 from anchor_interp.models.finite import check_finite, rounding
+from anchor_interp.models.inputs import Rows, model_rows
 from anchor_interp.models.linear import linear
-from anchor_interp.models.overrides import Snapshot, is_known, is_library_whole
-from anchor_interp.models.rows import Rows, model_rows
+from anchor_interp.models.replaced_code import Snapshot, is_known, is_library_whole
 from anchor_interp.models.transformer import (
     HookedTransformer,
     Inputs,
@@ -62,7 +62,7 @@ def last_logits(
     architecture that the fast path does not implement, or where a user changed what runs.
 
     Raises:
-        ConfigError: as :func:`anchor_interp.models.rows.model_rows`, or logits that are not finite.
+        ConfigError: as :func:`anchor_interp.models.inputs.model_rows`; logits that are not finite.
     """
     if callable(model) and not is_transformer(model) and not isinstance(tokens, Rows):
         return check_finite(called_logits(model, as_examples(tokens)), "the model's logits")
@@ -196,9 +196,9 @@ def fast_logits_from(
 def takes_fast_path(model: HookedTransformer, watched: Block = None) -> bool:
     """Whether this path computes what ``model(tokens)`` does; every caller asks here.
 
-    Each call looks for hooks, except those of the part ``watched``, and for overrides
-    (:mod:`anchor_interp.models.overrides`). A model's first call without hooks, and the first after
-    a change, also compares the logits of both paths on a few rows.
+    Each call looks for hooks, except those of the part ``watched``, and for replaced code
+    (:mod:`anchor_interp.models.replaced_code`). A model's first call without hooks, and the first
+    after a change, also compares the logits of both paths on a few rows.
     """
     if not is_library_whole():
         return False

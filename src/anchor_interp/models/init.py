@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown, suggestion
-from anchor_interp.models.lens import HookedTransformer, is_bridge
 from anchor_interp.models.parameters import (
     HOOKED,
     Group,
@@ -36,6 +35,7 @@ from anchor_interp.models.parameters import (
     parameters,
 )
 from anchor_interp.models.shapes import InitConfig, ModelConfig
+from anchor_interp.models.transformer_lens import HookedTransformer, is_bridge
 from anchor_interp.tasks.hashing import stream_key
 
 if TYPE_CHECKING:

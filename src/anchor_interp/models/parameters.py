@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.models.finite import placed
-from anchor_interp.models.lens import HookedTransformer
+from anchor_interp.models.transformer_lens import HookedTransformer
 
 Group = Literal["embed", "qk", "vo", "mlp"]
 """Matrices that may have a rate of their own, such as ``InitConfig.gamma_qk``."""

@@ -43,15 +43,15 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.models.finite import check_answers, placed
 from anchor_interp.models.init import set_weights
-from anchor_interp.models.lens import HookedTransformer as HookedTransformer
-from anchor_interp.models.lens import (
+from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
+from anchor_interp.models.transformer_lens import HookedTransformer as HookedTransformer
+from anchor_interp.models.transformer_lens import (
     HookedTransformerConfig,
     LayerNorm,
     TransformerBlock,
     is_bridge,
     repeat_along_head_dimension,
 )
-from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.task import Task
 

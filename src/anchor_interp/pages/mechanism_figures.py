@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from anchor_interp.interventions.patching import PatchResult
     from anchor_interp.models.complexity import Complexity
     from anchor_interp.models.embeddings import EmbeddingStructure
-    from anchor_interp.models.matrices import CosineMatrix
+    from anchor_interp.models.matrix_complexity import CosineMatrix
 
 
 _ROLE_NAMES = {"key": "key", "first": "a1", "second": "a2", "last": "last"}

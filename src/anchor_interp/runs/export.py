@@ -40,7 +40,6 @@ from anchor_interp._util.errors import ConfigError, StoreError, raising
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json, checked_path, from_dict, parse_json, to_dict
 from anchor_interp.models.finite import check_weights, rounding
-from anchor_interp.models.lens import is_bridge
 from anchor_interp.models.networks import Network, empty_network
 from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.models.transformer import (
@@ -53,6 +52,7 @@ from anchor_interp.models.transformer import (
 from anchor_interp.models.transformer import (
     device as model_device,
 )
+from anchor_interp.models.transformer_lens import is_bridge
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.memory import check_model_fits
 

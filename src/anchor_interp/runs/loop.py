@@ -23,8 +23,9 @@ from anchor_interp.models.batches import Batch
 from anchor_interp.models.forward import takes_fast_path
 from anchor_interp.models.networks import build_network
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.runs.config import RunConfig, TrainConfig, learning_rate
+from anchor_interp.runs.config import RunConfig, TrainConfig
 from anchor_interp.runs.cuda_graph import CudaGraph
+from anchor_interp.runs.schedule import learning_rate
 
 
 @runtime_checkable

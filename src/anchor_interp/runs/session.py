@@ -8,16 +8,18 @@ import numpy as np
 import torch
 from jaxtyping import Integer
 
-from anchor_interp._util.environment import BIT_FOR_BIT, StopRequest, describe_environment, now
+from anchor_interp._util.environment import BIT_FOR_BIT, describe_environment, now
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import to_dict
+from anchor_interp._util.signals import StopRequest
 from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.behaviour.phase import decide
 from anchor_interp.behaviour.scoring import right_answers, token_scores
 from anchor_interp.models.networks import Network, as_transformer
-from anchor_interp.runs.config import RunConfig, last_step, run_id, total_decay
+from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.loop import StepEvent, TrainState, check_finite_weights
 from anchor_interp.runs.run import evaluate_run, model_at
+from anchor_interp.runs.schedule import last_step, total_decay
 from anchor_interp.runs.store import Row, RunWriter
 from anchor_interp.tasks.contract import draw_aspects, draw_baselines, draw_examples
 from anchor_interp.tasks.examples import Dataset, SplitRole

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from anchor_interp._util import environment
+from anchor_interp._util import environment, signals
 from anchor_interp._util.errors import InterruptedRunError
 from anchor_interp._util.files import is_there, output_folder
 from anchor_interp._util.progress import Progress, reporting_one
@@ -64,7 +64,7 @@ def train(
     if threads is None and target.type == "cpu" and config.model.width < _NARROW:
         threads = 1
     with (
-        environment.stop_signals() as stopped,
+        signals.stop_signals() as stopped,
         environment.limited_threads(threads),
         torch.inference_mode(False),
         torch.enable_grad(),
@@ -83,7 +83,7 @@ def _lead(
     path: Path,
     target: torch.device,
     group: Processes,
-    stopped: environment.StopRequest,
+    stopped: signals.StopRequest,
     quiet: bool,
     track: Track | None,
 ) -> None:
@@ -109,7 +109,7 @@ def _lead(
             session.judge(stopped)
 
 
-def _prepare(config: RunConfig, stopped: environment.StopRequest) -> Probes:
+def _prepare(config: RunConfig, stopped: signals.StopRequest) -> Probes:
     """Draw the training set and the probes along training."""
     with stopped.at_once(_BEFORE):
         return Probes(config, draw_training(config))
@@ -119,7 +119,7 @@ def _train(
     session: Session,
     objective: Objective,
     group: Processes,
-    stopped: environment.StopRequest,
+    stopped: signals.StopRequest,
     show: Callable[[Row], None],
     progress: Progress,
 ) -> None:
@@ -143,7 +143,7 @@ def _train(
 
 
 def _follow(
-    config: RunConfig, target: torch.device, group: Processes, stopped: environment.StopRequest
+    config: RunConfig, target: torch.device, group: Processes, stopped: signals.StopRequest
 ) -> None:
     """Train in another process, as long as process 0 does."""
     state = TrainState.fresh(config, target)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from anchor_interp._util import environment
+from anchor_interp._util import environment, signals
 from anchor_interp._util.errors import (
     AnchorInterpError,
     ConfigError,
@@ -77,7 +77,7 @@ def train_batch(
 def _train(
     configs: Mapping[str, RunConfig], folder: Path, device: torch.device, threads: int | None
 ) -> Generator[RunResult, None, None]:
-    with environment.stop_signals() as stopped, environment.limited_threads(threads):
+    with signals.stop_signals() as stopped, environment.limited_threads(threads):
         batch = _Batch(configs, folder, device, stopped)
         try:
             yield from batch.train()
@@ -96,7 +96,7 @@ class _Batch:
         configs: Mapping[str, RunConfig],
         folder: Path,
         device: torch.device,
-        stopped: environment.StopRequest,
+        stopped: signals.StopRequest,
     ) -> None:
         self._configs, self._folder, self._device = configs, folder, device
         self._stopped, self._waiting = stopped, list(configs)

@@ -113,7 +113,7 @@ def drive(
     crew: Callable[[], Crew], jobs: Iterator[Job | None], meters: "Meters"
 ) -> Generator[RunResult, None, None]:
     """Have a crew do all jobs, and yield its results as they come."""
-    from anchor_interp._util.environment import interruptible  # it loads torch
+    from anchor_interp._util.signals import interruptible  # it loads torch
 
     queue = Queue(jobs)
     with interruptible(), contextlib.closing(crew()) as workers:

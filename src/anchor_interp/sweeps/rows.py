@@ -12,8 +12,9 @@ from anchor_interp._util.schema import from_dict
 from anchor_interp.analysis.mechanism import kept_fingerprint
 from anchor_interp.behaviour.phase import Evaluation
 from anchor_interp.models.shapes import ModelConfig
-from anchor_interp.runs.config import RunConfig, last_step, total_decay
+from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.measurements import kept_columns
+from anchor_interp.runs.schedule import last_step, total_decay
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.sweeps.columns import (
     ALONG,

@@ -31,8 +31,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from anchor_interp.models.forward import place_logits, takes_fast_path
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs import loop, objectives
-from anchor_interp.runs.config import RunConfig, TrainConfig, learning_rate
+from anchor_interp.runs.config import RunConfig, TrainConfig
 from anchor_interp.runs.cuda_graph import CudaGraph
+from anchor_interp.runs.schedule import learning_rate
 from anchor_interp.tasks.examples import Dataset
 
 MOST_STEPS = 64

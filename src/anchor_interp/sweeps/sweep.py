@@ -18,8 +18,8 @@ from anchor_interp.runs.measurements import Measure
 from anchor_interp.sweeps.engine import Engine
 from anchor_interp.sweeps.folder import SweepFolder, counts, new_folder
 from anchor_interp.sweeps.local import LocalEngine
+from anchor_interp.sweeps.scheduler import Scheduler
 from anchor_interp.sweeps.spec import Sweep, read_sweep
-from anchor_interp.sweeps.todo import Todo
 
 TABLE_SECONDS = 60.0
 """Seconds between tables while runs are unfinished."""
@@ -59,16 +59,17 @@ def sweep(
     engine = LocalEngine() if engine is None else engine
     by_run = measures if isinstance(measures, Mapping) else dict.fromkeys(configs, measures)
     wanted = {name: tuple(by_run.get(name, ())) for name in configs}
-    todo = Todo(folder, configs, wanted, batch=batch, device=engine.device)
+    scheduler = Scheduler(folder, configs, wanted, batch=batch, device=engine.device)
     with reporting_all(len(configs), quiet=quiet) as overall:
-        results = engine.run(todo.jobs(), folder.runs, todo.progress)  # refuses bad settings
+        # before anything is written: an engine refuses bad settings
+        results = engine.run(scheduler.jobs(), folder.runs, scheduler.progress)
         folder.extend(plan)
         folder.write_table()
-        todo.begin(overall)
+        scheduler.begin(overall)
         began = time.monotonic()
         with contextlib.closing(results):  # at once, even if an exception keeps a reference
             for result in results:
-                todo.take(result)
+                scheduler.take(result)
                 if time.monotonic() - began > TABLE_SECONDS:
                     with contextlib.suppress(StoreError):  # it is written again at the end
                         folder.write_table()

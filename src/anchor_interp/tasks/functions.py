@@ -1,4 +1,4 @@
-"""What anchors stand for: functions of a key, and the words for pairs, roles and keys."""
+"""What anchors stand for: functions of a key, and the words for pairs and roles."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -13,8 +13,6 @@ Pair = tuple[int, int]
 """Two anchor tokens in their order."""
 Role = Literal["inferential", "overridden", "unseen"]
 """What training shows of a pair: the composition, another function, nothing."""
-Keys = Literal["train", "test", "all"]
-"""A side of the split by keys."""
 Ints = npt.NDArray[np.int64]
 
 ROLES: tuple[Role, ...] = ("inferential", "overridden", "unseen")

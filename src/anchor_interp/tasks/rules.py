@@ -1,4 +1,4 @@
-"""What the anchors of a task mean: their functions, the roles of ordered pairs, the split of keys.
+"""What the anchors of a task mean: their functions and the roles of ordered pairs.
 
 :class:`anchor_interp.tasks.anchor.AnchorTask` is the task. Its sequences are drawn from these rules
 (:mod:`anchor_interp.tasks.sequences`).
@@ -8,7 +8,7 @@ import functools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Integer
@@ -21,14 +21,13 @@ from anchor_interp.tasks.functions import (
     Anchor,
     Ints,
     KeyFunction,
-    Keys,
     Override,
     Pair,
     Role,
 )
+from anchor_interp.tasks.split import Keys, SplitRule, on_side
 from anchor_interp.tasks.task import Task
 
-SplitRule = Literal["key", "every-position"]
 _LOGGER = logging.getLogger(__name__)
 _MAX_ANCHORS = 16  # the index of an ordered pair is one byte
 
@@ -223,14 +222,9 @@ class AnchorRules:
     def on_side(
         self, keys: Keys, positions: Integer[np.ndarray, " n"]
     ) -> Bool[np.ndarray, "n key"]:
-        """Whether each of the task's keys x is on a side of the split at each position p.
-
-        It is a test key where x mod length == p.
-        """
+        """Whether each of the task's keys is on a side of the split at each position."""
         checked(keys, Keys, "keys")
-        test = self.keys % self.length == positions[:, None]
-        side: np.ndarray = {"train": ~test, "test": test, "all": np.ones_like(test)}[keys]
-        return side
+        return on_side(keys, self.keys, positions, self.length)
 
     def cells(self, keys: Keys) -> tuple[Ints, Ints]:
         """All positions (0 to length - 3) with their keys on one side of the split: two [cell]."""

@@ -16,9 +16,10 @@ from jaxtyping import Int64, Integer, UInt8, UInt64
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, digest, shown
 from anchor_interp.tasks.examples import Dataset, Examples
-from anchor_interp.tasks.functions import MAX_TOKEN, ROLES, Keys, Pair
+from anchor_interp.tasks.functions import MAX_TOKEN, ROLES, Pair
 from anchor_interp.tasks.hashing import below, hash_counter, stream_key
 from anchor_interp.tasks.rules import AnchorRules, require_anchors
+from anchor_interp.tasks.split import Keys
 
 if TYPE_CHECKING:
     import torch

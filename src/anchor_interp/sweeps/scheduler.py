@@ -51,7 +51,7 @@ class _Run:
         return not lacking(runs / self.name, self.measures)
 
 
-class Todo:
+class Scheduler:
     """The runs of a sweep: those that wait, those in jobs, those of other processes.
 
     At most ``batch`` runs train together; 0 stands for as many as are fastest on the device. Call

@@ -25,7 +25,7 @@ import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
 from anchor_interp.interventions import virtual_anchors
-from anchor_interp.models import forward, overrides
+from anchor_interp.models import forward, replaced_code
 from anchor_interp.models.decoding import generate
 from anchor_interp.models.forward import last_logits, takes_fast_path
 from anchor_interp.models.shapes import Normalization
@@ -154,8 +154,8 @@ def method_of_a_base_class(model: Model, stack: contextlib.ExitStack) -> None:
 @override
 def method_replaced_before_the_import(model: Model, stack: contextlib.ExitStack) -> None:
     method_of_a_class(model, stack)
-    put(stack, overrides, "_LIBRARY", [(now, dict(now)) for now, _ in overrides._LIBRARY])
-    setattr(model, overrides._SNAPSHOT, None)
+    put(stack, replaced_code, "_LIBRARY", [(now, dict(now)) for now, _ in replaced_code._LIBRARY])
+    setattr(model, replaced_code._SNAPSHOT, None)
 
 
 @override_3

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from anchor_interp._util.environment import interruptible, stop_signals
+from anchor_interp._util.signals import interruptible, stop_signals
 
 Patch = pytest.MonkeyPatch
 
