@@ -8,7 +8,7 @@ they would take alone, at the same shapes, by the time of the step:
 
 * ``share_of_torch_mm``: against ``torch.mm``, PyTorch's ordinary product;
 * ``share_of_fastest``: against the fastest product on this machine, which in float32 on a CPU with
-  AVX-512 is oneDNN's (see :mod:`anchor_interp.models.linear`).
+  AVX-512 is oneDNN's (see :mod:`anchor_interp.models.fast_linear`).
 
 ``look_share`` is the time of one look at whether the fast path may be taken
 (:func:`anchor_interp.models.forward.takes_fast_path`), over that of our step. Evaluations and
@@ -37,7 +37,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from anchor_interp.models import linear
+from anchor_interp.models import fast_linear
 from anchor_interp.models.forward import takes_fast_path
 from anchor_interp.models.shapes import MODELS
 from anchor_interp.models.transformer import build_model
@@ -232,8 +232,8 @@ def products_alone(
 
 def fastest_product(config: RunConfig) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """OneDNN in float32 where the fast path takes it, else ``torch.mm``."""
-    if config.train.precision == "float32" and not linear.onednn_fault():
-        return lambda a, b: linear._product(a, b.mT, None, "none")
+    if config.train.precision == "float32" and not fast_linear.onednn_fault():
+        return lambda a, b: fast_linear._product(a, b.mT, None, "none")
     return torch.mm
 
 
@@ -300,7 +300,7 @@ def measured(options: argparse.Namespace) -> Row:
     """What the command line asks for, as one JSON object."""
     code = options.released_code and ReleasedCode.load(options.released_code)
     if options.without_onednn:
-        linear.onednn_fault = functools.cache(lambda: "left to PyTorch")
+        fast_linear.onednn_fault = functools.cache(lambda: "left to PyTorch")
     torch.set_num_threads(1)
     found: Row = {"schema": 1, "machine": machine(), "cases": []}
     if not found["machine"]["bf16"]:

@@ -32,7 +32,7 @@ from anchor_interp.cli.main import main
 from anchor_interp.interventions import virtual_anchors
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.interchange import interchange
-from anchor_interp.interventions.passes import Replacement, replaced_run
+from anchor_interp.interventions.patched_passes import Replacement, replaced_run
 from anchor_interp.interventions.sites import Site
 from anchor_interp.models.exact import Mechanism
 from anchor_interp.models.transformer import HookedTransformer

@@ -11,7 +11,7 @@ import torch
 from anchor_interp._util.errors import ConfigError, HookError
 from anchor_interp.interventions import hooks
 from anchor_interp.interventions.hooks import activations, hooked
-from anchor_interp.interventions.passes import replaced_run
+from anchor_interp.interventions.patched_passes import replaced_run
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.models.transformer import HookedTransformer, build_model, layout, token_rows
 

@@ -21,7 +21,7 @@ from anchor_interp.analysis.flow import information_flow
 from anchor_interp.analysis.logit_attribution import logit_lens
 from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.interventions.passes import Replacement, replaced_run
+from anchor_interp.interventions.patched_passes import Replacement, replaced_run
 from anchor_interp.models.forward import fast_last_logits
 from anchor_interp.models.inputs import Rows, warn_of_padding
 from anchor_interp.models.transformer import HookedTransformer

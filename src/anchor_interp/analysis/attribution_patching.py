@@ -25,7 +25,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import Edit, hooked
 from anchor_interp.interventions.metrics import Metric, measure
-from anchor_interp.interventions.passes import check_differentiable, replaced_run
+from anchor_interp.interventions.patched_passes import check_differentiable, replaced_run
 from anchor_interp.interventions.patching import SMALLEST_DIFFERENCE, Direction, PatchResult, Twins
 from anchor_interp.interventions.sites import Site, check_sites
 from anchor_interp.models.forward import answer_logits

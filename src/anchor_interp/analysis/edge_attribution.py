@@ -33,7 +33,7 @@ from anchor_interp.analysis.circuits import Circuit
 from anchor_interp.analysis.logit_attribution import CENTRED
 from anchor_interp.interventions.hooks import hooked, recording
 from anchor_interp.interventions.metrics import Metric, measure
-from anchor_interp.interventions.passes import check_differentiable
+from anchor_interp.interventions.patched_passes import check_differentiable
 from anchor_interp.interventions.patching import Twins
 from anchor_interp.interventions.residual_edges import (
     Layer,

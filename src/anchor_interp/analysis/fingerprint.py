@@ -38,7 +38,7 @@ from anchor_interp.behaviour.evaluation import (
 )
 from anchor_interp.behaviour.phase import Decision, decide
 from anchor_interp.interventions.interchange import interchange
-from anchor_interp.interventions.passes import refusing
+from anchor_interp.interventions.patched_passes import refusing
 from anchor_interp.interventions.sites import Site
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.interventions.virtual_anchors import virtual_anchors
@@ -167,8 +167,8 @@ def seen_pairs_only(model: HookedTransformer, task: AnchorTask) -> Iterator[Anch
     """Within the ``with`` block, what comes from an unseen pair raises an AssertionError.
 
     That is a sequence of the pair that the model runs, an intervention that brings its anchors
-    together (:func:`anchor_interp.interventions.passes.declare`), and a target of the pair, asked
-    of the task that the block gives.
+    together (:func:`anchor_interp.interventions.patched_passes.declare`), and a target of the pair,
+    asked of the task that the block gives.
     """
 
     def watch(_: Any, given: tuple[Any, ...]) -> None:

@@ -22,7 +22,7 @@ from anchor_interp._util.schema import checked
 from anchor_interp.analysis.statistics import mean_margin
 from anchor_interp.interventions.ablation import edge_outputs
 from anchor_interp.interventions.edge_ablation import LEAST_CHANGE, reachable_edges, run_ablated
-from anchor_interp.interventions.passes import declare
+from anchor_interp.interventions.patched_passes import declare
 from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.inputs import model_rows

@@ -58,7 +58,7 @@ def _machine(problems: list[str]) -> Iterator[str]:
 
     from anchor_interp._util.environment import cpu_model, devices
     from anchor_interp._util.limits import available_cores
-    from anchor_interp.models.linear import onednn_fault
+    from anchor_interp.models.fast_linear import onednn_fault
 
     yield (
         f"cpu       {cpu_model()}, {available_cores()} cores usable, {torch.get_num_threads()} "

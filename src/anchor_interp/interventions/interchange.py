@@ -32,7 +32,11 @@ from anchor_interp._util.progress import deadline, reporting_one
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.interventions.passes import Replacement, check_differentiable, replaced_run
+from anchor_interp.interventions.patched_passes import (
+    Replacement,
+    check_differentiable,
+    replaced_run,
+)
 from anchor_interp.interventions.sites import Site, check_sites, site_mask
 from anchor_interp.interventions.subject import MOST_SEED, Subject, subject_of
 from anchor_interp.models.finite import at_least_float32, check_answers, check_finite

@@ -26,7 +26,7 @@ from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.metrics import Metric, measure
-from anchor_interp.interventions.passes import Replacement, replaced_run
+from anchor_interp.interventions.patched_passes import Replacement, replaced_run
 from anchor_interp.interventions.sites import Connection, Site, check_path, check_sites, site_mask
 from anchor_interp.models.inputs import finite_rows, model_rows
 from anchor_interp.models.transformer import HookedTransformer, Inputs

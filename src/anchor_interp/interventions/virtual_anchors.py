@@ -18,7 +18,7 @@ from jaxtyping import Float
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.interventions.passes import Replacement, declare, replaced_run
+from anchor_interp.interventions.patched_passes import Replacement, declare, replaced_run
 from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.forward import fast_logits_from, takes_fast_path
 from anchor_interp.models.transformer import HookedTransformer, check_causal, token_rows

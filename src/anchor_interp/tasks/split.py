@@ -10,6 +10,7 @@ from anchor_interp.tasks.functions import Ints
 Keys = Literal["train", "test", "all"]
 """A side of the split."""
 SplitRule = Literal["key", "every-position"]
+"""Whether the split looks at the key alone or at every token; see ``AnchorTask.split``."""
 
 
 def on_side(
@@ -22,3 +23,8 @@ def on_side(
     test = keys % length == positions[:, None]
     mask: np.ndarray = {"train": ~test, "test": test, "all": np.ones_like(test)}[side]
     return mask
+
+
+def noise_side(rule: SplitRule, side: Keys) -> Keys:
+    """The side that noise tokens are drawn from in sequences whose keys are on a side."""
+    return "train" if rule == "every-position" and side == "train" else "all"
