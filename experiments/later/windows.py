@@ -32,12 +32,14 @@ ONSETS = (250, 500, 750, 1_000, 1_500, 2_000)
 _START = override(CONTROL, steps=STEPS, lr=LR, lr_end=LR, warmup=WARMUP / STEPS)
 
 
-def window(begin: int, end: int = STEPS) -> RunConfig:
+def window(
+    begin: int, end: int = STEPS, *, start: RunConfig = _START, much: float = MUCH
+) -> RunConfig:
     """The start with much decay from a step to another."""
-    pieces = ((begin, LR, MUCH), *([(end, LR, LITTLE)] if end < STEPS else []))
+    pieces = ((begin, LR, much), *([(end, LR, LITTLE)] if end < STEPS else []))
     if begin:
-        return override(_START, schedule=pieces)
-    return override(_START, weight_decay=MUCH, schedule=pieces[1:])
+        return override(start, schedule=pieces)
+    return override(start, weight_decay=much, schedule=pieces[1:])
 
 
 ARMS = {
