@@ -17,10 +17,20 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import anchor_interp as ai
 from anchor_interp.realistic.finite_sets import drawn_rows, finite_splits
-from anchor_interp.runs.config import override
+from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.tasks.functions import Ints
 from anchor_interp.tasks.hashing import random_bits
+from claims import registered
+from common import Panels, main
+from complexity_control import CONTROL
+from drawing import strips
+from effects import Row, Test, values_of
+from later.windows import LITTLE, LR, QUARTERS, STEPS, WARMUP, NotWorse, window
+from studies import Data, Study
+
+CONSTANT, MUCH, BEST_QUARTER = 1.0, 3.0, 1  # tuned on runs of seed 9101
+SEEDS = tuple(range(1140, 1148))
 
 
 @dataclass(frozen=True)
@@ -61,3 +71,65 @@ def _halves(modulus: int) -> dict[str, Ints]:
     order = random_bits(modulus**2, seed=0, stream="modular/split").argsort()
     half = len(order) // 2
     return {"train": order[:half], "id": order[half:], "ood": order[:0]}
+
+
+def _start() -> RunConfig:
+    task = ModularAddition()
+    model = {**vars(CONTROL.model), "d_vocab": task.n_tokens, "n_ctx": task.length}
+    train = ai.TrainConfig(
+        n_sequences=1_740, batch_size=435, steps=STEPS, lr=LR, lr_end=LR, warmup=WARMUP / STEPS,
+        weight_decay=LITTLE, eval_every=250, checkpoint_every=STEPS,
+    )  # fmt: skip
+    return RunConfig(task, ai.ModelConfig(**model), ai.InitConfig(gamma=0.5), train)
+
+
+def arms() -> dict[str, RunConfig]:
+    """What trains at every seed."""
+    start = _start()
+    quarters = {
+        f"quarter {n + 1}": window(*QUARTERS[n : n + 2], start=start, much=MUCH) for n in range(4)
+    }
+    constants = (LITTLE, CONSTANT, MUCH)
+    return {f"constant {decay:g}": override(start, weight_decay=decay) for decay in constants} | (
+        quarters
+    )
+
+
+def _modular() -> Sweep:
+    return Sweep(tuple(Grid(start, {}, seeds=SEEDS) for start in arms().values()))
+
+
+def arm(row: Row) -> str:
+    """The arm of a run."""
+    if not row["schedule"]:
+        return f"constant {row['weight_decay']:g}"
+    return f"quarter {1 + QUARTERS.index(int(row['schedule'].split()[0]))}"
+
+
+def _in(name: str) -> Test:
+    return lambda row: arm(row) == name
+
+
+def _not_worse(row: Row) -> float | None:
+    accuracy: float | None = row["id_accuracy"]
+    constant = arm(row).startswith("constant")
+    return accuracy + 0.1 if constant and accuracy is not None else accuracy
+
+
+RUNS = {"modular": Study("constant and scheduled decay on modular addition", _modular)}
+CLAIMS = [
+    registered("modular-constant", "modular addition: constant decay does as well",
+               NotWorse(_not_worse, _in(f"constant {CONSTANT:g}"), _in(f"quarter {BEST_QUARTER}"),
+                        ("weight_decay",), runs=("modular",))),
+]  # fmt: skip
+
+
+def draw(data: Data) -> Panels:
+    """Accuracy on pairs that training leaves out, by arm."""
+    rows = data.rows("modular")
+    found = {name: values_of([r for r in rows if arm(r) == name], "id_accuracy") for name in arms()}
+    return [[("pairs that training leaves out", strips(found, "accuracy"))]]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

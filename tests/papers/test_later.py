@@ -11,8 +11,9 @@ import measures
 from anchor_interp.interventions.subject import subject_of
 from anchor_interp.runs.schedule import total_decay
 from anchor_interp.sweeps.rows import planned_row
+from anchor_interp.tasks.contract import draw_examples
 from effects import Row, grouped
-from later import bridge, memory, windows
+from later import bridge, memory, modular, windows
 from questions import routes_first
 from studies import task_columns
 
@@ -100,6 +101,22 @@ def test_parts_are_measured_as_by_hand() -> None:
         )
     assert found["reasoning"] < 0.1
     assert found["memory"] < 0.1
+
+
+def test_half_of_the_sums_are_trained_on_and_arms_are_told_from_the_table() -> None:
+    task = modular.ModularAddition()
+    drawn = {
+        split.name: task.examples(split.name, split.size or 0, seed=3) for split in task.splits
+    }
+    pairs = {name: set(map(tuple, examples.tokens[:, :2])) for name, examples in drawn.items()}
+    assert [len(each) for each in pairs.values()] == [1_740, 1_741]
+    assert not pairs["train"] & pairs["id"]
+    a, b, equals, total = drawn["id"].tokens.T
+    assert np.array_equal(total, (a + b) % 59)
+    assert (equals == 59).all()
+    for name, config in modular.arms().items():
+        assert modular.arm(planned_row("run", config)) == name
+        assert draw_examples(config.task, "train", 5, seed=0).tokens.shape == (5, 4)
 
 
 def test_settings_of_routes_are_told_from_the_table() -> None:
