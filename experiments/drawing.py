@@ -159,10 +159,15 @@ def strips(
     reference: float | None = None,
     hollow: Mapping[str, Sequence[bool]] | None = None,
 ) -> Figure:
-    """Values of some groups side by side, with their means; without a reference, logarithmic."""
+    """Values of some groups side by side, with their means; without a reference, logarithmic.
+
+    The first line of a group's name gives its colour.
+    """
+    heads = list(dict.fromkeys(name.split("\n")[0] for name in groups))
     with panel(0.9 + 1.0 * len(groups), 3.2) as (figure, axes):
         for place, (name, values) in enumerate(groups.items()):
-            strip(axes, place, values, GROUPS[place % 4], hollow=(hollow or {}).get(name, ()))
+            colour = GROUPS[heads.index(name.split("\n")[0]) % 4]
+            strip(axes, place, values, colour, hollow=(hollow or {}).get(name, ()))
         if reference is None:
             axes.set_yscale("log")
             plain_ticks(axes.yaxis)
