@@ -9,11 +9,18 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm
 from versions import only_3
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
-from anchor_interp.models.complexity import Complexity, complexity, first_query_matrix
+from anchor_interp.models.complexity import (
+    Complexity,
+    complexity,
+    first_query_matrix,
+    weight_measures,
+)
 from anchor_interp.models.matrix_complexity import (
     condensation,
     cosine_matrix,
@@ -284,6 +291,69 @@ def test_exact_models_have_the_ranks_of_their_wiring(layout: str) -> None:
         assert one.matrices[-1].name == "W_U"  # one-hot answers: orthogonal directions
         assert one.matrices[-1].condensation == pytest.approx(0)
         assert one.matrices[-1].stable_rank == pytest.approx(one.matrices[-1].effective_rank)
+
+
+def tied(first: str) -> nn.Module:
+    layers = {"head": nn.Linear(8, 50, bias=False), "table": nn.Embedding(50, 8)}
+    layers["head"].weight = layers["table"].weight
+    return nn.ModuleDict({name: layers[name] for name in sorted(layers, key=lambda x: x != first)})
+
+
+def test_a_tied_table_is_measured_as_a_table_whatever_comes_first() -> None:
+    weight = gaussian(50, 8).float()
+    for first in ("head", "table"):
+        module = tied(first)
+        with torch.no_grad():
+            next(module.parameters()).copy_(weight)
+        (found,) = complexity(module).matrices
+        assert found.name == "table"
+        assert found.condensation == pytest.approx(condensation(weight))
+        assert weight_measures(module)["condensation/table"] == found.condensation
+
+
+BUFFERS = {
+    "mask": torch.full((3,), -math.inf), "placeholder": torch.full((3,), math.nan),
+    "rotations": torch.ones(3, dtype=torch.complex64), "graph": torch.eye(3).to_sparse(),
+    "codes": torch.ones(3).to(torch.float8_e4m3fn),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BUFFERS)
+def test_no_buffer_of_an_own_module_is_measured_or_refused(case: str) -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    expected = weight_measures(module)
+    module.register_buffer(case, BUFFERS[case])
+    assert weight_measures(module) == expected
+    assert complexity(module).matrices[0].stable_rank == expected["stable_rank/0"]
+
+
+@pytest.mark.parametrize("measure", [complexity, weight_measures])
+def test_what_is_not_finite_is_named(measure: Any) -> None:
+    module = nn.Sequential(nn.Linear(4, 4))
+    next(module.parameters()).data[1, 2] = math.inf
+    with pytest.raises(ConfigError, match=r"the values of 0\.weight are not finite"):
+        measure(module)
+    hooked: Any = model()
+    hooked.register_buffer("scale", torch.full((3,), math.nan))
+    with pytest.raises(ConfigError, match="scale holds 3 of 3 values that are not finite"):
+        measure(hooked)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors:UserWarning")
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: spectral_norm(nn.Linear(4, 4)), "0.parametrizations.weight.original"),
+        (lambda: nn.Embedding(0, 4), "0.weight"),
+        (lambda: nn.Linear(0, 4), "0.weight"),
+    ],
+)
+def test_what_is_left_out_is_told(make: Any, name: str) -> None:
+    module = nn.Sequential(make(), nn.Linear(4, 4))
+    found = complexity(module, module)
+    assert ([one.name for one in found.matrices], found.left_out) == (["1"], (name,))
+    assert f"; 1 left out: [{name!r}]" in str(found)
+    assert {key.split("/")[1] for key in weight_measures(module)} == {"1"}
 
 
 def test_invalid_matrices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import own_modules
@@ -134,6 +134,8 @@ def test_weight_measures_are_those_of_complexity() -> None:
 
 def trained(
     out: Path,
+    kind: Any = None,
+    callbacks: Any = None,
     *,
     steps: int = 6,
     resume: bool = False,
@@ -149,11 +151,13 @@ def trained(
                 "logging_steps": 2, "save_steps": 2, "report_to": [], "disable_tqdm": True,
                 "use_cpu": True, "lr_scheduler_type": "constant"}  # fmt: skip
     data = ai.sample(TASK, "train", 64, seed=0).as_dataset()
-    trainer = Trainer(
+    trainer = (kind or Trainer)(
         model, TrainingArguments(str(out), **settings | arguments), train_dataset=data
     )
     for matrices in watched:
         ai.watch(trainer, matrices)
+    for callback in callbacks or ():
+        trainer.add_callback(callback)
     trainer.train(resume_from_checkpoint=resume)
     return trainer
 
@@ -168,10 +172,9 @@ def told(trainer: Any) -> list[dict[str, float]]:
 def test_a_watched_trainer_logs_the_measures_beside_the_loss(tmp_path: Path) -> None:
     straight = trained(tmp_path / "a", report_to=["tensorboard"])
     log = told(straight)
-    assert [(row["step"], "loss" in row) for row in log] == [
-        (0, False), (2, False), (2, True), (4, False), (4, True), (6, False), (6, True)
-    ]  # fmt: skip
-    last = log[-2]
+    steps = [(row["step"], "loss" in row) for row in log]
+    assert steps == [(0, False), (2, True), (4, True), (6, True)]
+    last = log[-1]
     name = "transformer.h.0.attn.c_attn.q"
     expected = next(m for m in ai.complexity(straight.model).matrices if m.name == name)
     for measure in ("stable_rank", "condensation", "norm"):
@@ -194,6 +197,68 @@ def test_every_record_of_the_first_step_gives_shares(tmp_path: Path) -> None:
     log = told(trained(tmp_path, steps=2, watched=("*.h.0.mlp.c_fc", "*.h.0.attn.c_proj")))
     shares = {name for row in log if row["step"] == 2 for name in row if name.startswith("share/")}
     assert shares == {f"share/transformer.h.0.{name}" for name in ("mlp.c_fc", "attn.c_proj")}
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
+def test_a_record_has_the_loss_its_measures_once_and_a_trainers_own_metrics(tmp_path: Path) -> None:
+    """Whoever asks for the loss, and though ``log`` forgets what it has told."""
+    from transformers import Trainer, TrainerCallback
+
+    class Flushing(Trainer):  # type: ignore[misc]
+        metrics: ClassVar[list[float]] = []
+
+        def compute_loss(self, *given: Any, **named: Any) -> Any:
+            self.metrics.append(1.0)
+            return super().compute_loss(*given, **named)
+
+        def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+            super().log(logs | ({"accuracy": 1.0} if self.metrics else {}), start_time)
+            self.metrics.clear()
+
+    class Late(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
+            control.should_log = state.global_step == 3
+
+    watched = ("*.c_fc",) * 2
+    trainer = trained(tmp_path, Flushing, [Late()], steps=4, logging_steps=9, watched=watched)
+    rows = [{name.split("/")[0] for name in row} for row in told(trainer)]
+    measures = {"stable_rank", "norm", "condensation"}
+    start = measures | {"step", "epoch"}
+    assert rows == [start, start | {"share", "loss", "grad_norm", "learning_rate", "accuracy"}]
+
+
+@pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
+def test_weights_that_are_not_finite_stop_no_training_and_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from transformers import TrainerCallback
+
+    class Spoil(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, _args: Any, state: Any, _control: Any, **named: Any) -> None:
+            if state.global_step == 3:
+                named["model"].transformer.h[1].mlp.c_fc.weight.data[0, 0] = torch.nan
+
+    log = told(trained(tmp_path, callbacks=[Spoil()]))
+    measured = [row["step"] for row in log if any(name.startswith("norm/") for name in row)]
+    assert measured == [0, 2]
+    assert [row["step"] for row in log if "loss" in row] == [2, 4, 6]
+    (record,) = (one for one in caplog.records if one.name == "anchor_interp.runs.watch")
+    assert re.search(r"at step 4: the values of .*\.weight are not finite", record.getMessage())
+
+
+@pytest.mark.parametrize(("matrices", "warns"), [("*", True), ("*.c_fc", True), ("*.wte", False)])
+def test_a_watch_names_the_matrices_that_it_leaves_out(
+    matrices: str, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    model = own_modules.gpt2()
+    nn.utils.parametrizations.weight_norm(model.transformer.h[1].mlp.c_fc)
+    trainer = Trainer(model, TrainingArguments(str(tmp_path), report_to=[], use_cpu=True))
+    ai.watch(trainer, matrices)
+    told = [one.getMessage() for one in caplog.records if one.name == "anchor_interp.runs.watch"]
+    assert len(told) == warns
+    assert all("h.1.mlp.c_fc.parametrizations.weight.original1" in text for text in told)
 
 
 @pytest.mark.parametrize(("name", "gamma"), [("gpt2", 0.9), ("llama", 0.3)])

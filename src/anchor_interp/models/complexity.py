@@ -32,8 +32,8 @@ from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable, number
-from anchor_interp._util.schema import check_name, checked
-from anchor_interp.models.finite import check_weights
+from anchor_interp._util.schema import check_name, checked, shown
+from anchor_interp.models.finite import check_finite, check_weights
 from anchor_interp.models.forward import merge_heads
 from anchor_interp.models.matrix_complexity import (
     Numbers,
@@ -44,7 +44,7 @@ from anchor_interp.models.matrix_complexity import (
     numbers,
     stable_rank,
 )
-from anchor_interp.models.parameters import is_fused, parameters
+from anchor_interp.models.parameters import Parameter, is_fused, parameters
 from anchor_interp.models.transformer import HookedTransformer, check_model, is_transformer
 
 _INSIDE_A_HEAD = ("W_Q", "W_K", "W_V", "W_O")
@@ -91,7 +91,7 @@ class Complexity(Readable):
     matrices: tuple[MatrixComplexity, ...]
     heads: tuple[MatrixComplexity, ...]
     left_out: tuple[str, ...] = ()
-    """Tensors of two or more dimensions that are not measured: their kind is not known."""
+    """Tensors of two or more dimensions that are not measured: of unknown kind, or empty."""
 
     @property
     def head_norms(self) -> dict[tuple[int | None, int | None], float]:
@@ -118,6 +118,7 @@ class Complexity(Readable):
     def _summary(self) -> str:
         query = next((m for m in self.matrices if m.name == "W_Q"), self.matrices[0])
         counts = f"{len(self.matrices)} matrices, {len(self.heads)} products of heads"
+        counts += f"; {len(out)} left out: {shown(out)}" if (out := [*self.left_out]) else ""
         products = [f"{name} {number(rank)}" for name, rank in self.effective.items()]
         effective = f"\neffective stable rank {', '.join(products)}" if products else ""
         ranks = (
@@ -192,13 +193,12 @@ def complexity(
     ``initial`` is the model before training, such as :attr:`anchor_interp.runs.run.Run.initial`.
 
     Raises:
-        ConfigError: not a module, one without a known matrix, a weight that is not finite or
-            quantised, or an ``initial`` with other matrices.
+        ConfigError: not a module, one without a known matrix, a quantised weight, a matrix (of a
+            HookedTransformer any tensor) that is not finite, or other matrices in ``initial``.
     """
     for each in (model,) if initial is None else (model, initial):
         if is_transformer(each) or not isinstance(each, nn.Module):
             check_model(each)
-        check_weights(each)
     entries: list[MatrixComplexity] = []
     for weight, start in _with_starts(model, initial):
         spectrum = weight.spectrum()
@@ -218,11 +218,10 @@ def complexity(
             )
         )
     heads = tuple(entry for entry in entries if entry.head is not None)
-    unknown = () if heads else (same[0] for same in parameters(model) if not same[0].is_matrix)
-    left_out = tuple(each.name for each in unknown if each.tensor.ndim > 1)
+    out = left_out(model)
     if not entries:
-        raise ConfigError(f"the {type(model).__name__} has no known matrix; left out: {left_out}")
-    return Complexity(tuple(e for e in entries if e.head is None), heads, left_out)
+        raise ConfigError(f"the {type(model).__name__} has no known matrix; left out: {out}")
+    return Complexity(tuple(e for e in entries if e.head is None), heads, out)
 
 
 def distances(model: HookedTransformer, initial: HookedTransformer) -> list[float]:
@@ -244,8 +243,8 @@ def weight_measures(
     Raises:
         ConfigError: as :func:`complexity`, or no matrix has such a name.
     """
-    check_weights(checked(module, nn.Module, "module"))
-    every = {weight.place: weight.left for weight in _weights(module) if weight.head is None}
+    weights = _weights(checked(module, nn.Module, "module"))
+    every = {weight.place: weight.left for weight in weights if weight.head is None}
     pattern = checked(matrices, str, "matrices")
     chosen = {name: matrix for name, matrix in every.items() if fnmatchcase(name, pattern)}
     if not chosen:
@@ -257,6 +256,12 @@ def weight_measures(
         found[f"condensation/{name}"] = measured(condensation, matrix)
         found[f"share/{name}"] = rank / before if rank and before else None
     return {name: value for name, value in found.items() if value is not None}
+
+
+def left_out(model: Any) -> tuple[str, ...]:
+    """:attr:`Complexity.left_out` of a module; nothing of a HookedTransformer."""
+    others = [] if is_transformer(model) else _tensors(model, are_measured=False)
+    return tuple(each.name for each in others if each.tensor.ndim > 1)
 
 
 def main_numbers(model: Any) -> Numbers:
@@ -303,14 +308,15 @@ def _with_starts(model: Any, initial: Any) -> Iterator[tuple[_Weight, _Weight | 
 def _weights(model: Any) -> Iterator[_Weight]:
     """Every matrix of a model in its order; the heads' products follow their layer's matrices."""
     if not is_transformer(model):
-        for each in (same[0] for same in parameters(model) if same[0].is_matrix):
-            place, matrix = each.place, each.matrix
+        for each in _tensors(model, are_measured=True):
+            place, matrix = each.place, check_finite(each.matrix, f"the values of {each.name}")
             if not each.parts:
                 in_head = each.group in ("qk", "vo") or is_fused(place)
                 yield _Weight(place, None, None, matrix, None, in_head)
             for name, _, units in each.parts:
                 yield _Weight(f"{place}.{name}", None, None, matrix[:, units], None, True)
         return
+    check_weights(model)
     yield _Weight("W_E", None, None, model.embed.W_E.detach())
     if hasattr(model, "pos_embed"):
         yield _Weight("W_pos", None, None, model.pos_embed.W_pos.detach())
@@ -333,6 +339,12 @@ def _weights(model: Any) -> Iterator[_Weight]:
             yield _Weight("QK", layer, head, W_Q, W_K.mT)
             yield _Weight("OV", layer, head, W_V, W_O)
     yield _Weight("W_U", None, None, model.unembed.W_U.detach())
+
+
+def _tensors(module: nn.Module, *, are_measured: bool) -> list[Parameter]:
+    """Each tensor once: as a table if it is one under any name, else as a matrix if it is one."""
+    every = [max(s, key=lambda x: (x.kind == "table", x.is_matrix)) for s in parameters(module)]
+    return [x for x in every if are_measured == (x.is_matrix and x.tensor.numel() > 0)]
 
 
 def _core(left: Tensor, right: Tensor) -> Tensor:

@@ -1,47 +1,60 @@
 """The measures of weights along anybody's training.
 
-:func:`watch` gives them to Hugging Face's ``Trainer``. Another loop calls
-:func:`anchor_interp.models.complexity.weight_measures` where it logs.
+:func:`watch` gives them to Hugging Face's ``Trainer``; another loop logs ``ai.weight_measures``.
 """
 
+import logging
+from fnmatch import fnmatchcase
 from typing import Any
 
-from anchor_interp._util.schema import checked
-from anchor_interp.models.complexity import weight_measures
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import checked, shown
+from anchor_interp.models.complexity import left_out, weight_measures
+
+_LOGGER = logging.getLogger(__name__)
 
 
 def watch(trainer: Any, matrices: str = "*") -> None:
-    """Log a model's weight measures before the first step and wherever the loss is logged.
+    """Log a model's weight measures before the first step and in every record of the loss.
 
-    They pass through ``Trainer.log``, in a record of their own at the loss's step, so
     ``log_history`` and every reporter (TensorBoard, Weights & Biases) have them. The names of the
-    ``matrices`` fit a pattern; an embedding of 50,000 tokens takes ten seconds a record. Each
-    process needs the whole weights.
+    ``matrices`` fit a pattern; a second call with the same one changes nothing. An embedding of
+    50,000 tokens takes ten seconds a record. Each process needs the whole weights. Warnings name
+    matrices that are not measured, and the first record without measures: weights are not finite.
 
     Raises:
         ConfigError: not a ``transformers.Trainer``, or no matrix has such a name.
     """
     from transformers import Trainer, TrainerCallback
 
-    checked(trainer, Trainer, "trainer")
-    weight_measures(trainer.model, matrices)
+    weight_measures(checked(trainer, Trainer, "trainer").model, matrices)
+    if any(getattr(x, "watched", None) == matrices for x in trainer.callback_handler.callbacks):
+        return
+    if names := [name for name in left_out(trainer.model) if fnmatchcase(name, f"{matrices}*")]:
+        _LOGGER.warning("not measured, of unknown kind or empty: %s", shown(names))
+    log = trainer.log
 
     class Watch(TrainerCallback):  # type: ignore[misc]
-        def on_train_begin(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
+        watched, warn = matrices, _LOGGER.warning
+
+        def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
             if state.global_step == 0:
-                self._log(state, control)
+                trainer.log(self.measure())
 
-        def on_step_end(self, _args: Any, state: Any, control: Any, **_: Any) -> None:
-            if control.should_log:
-                self._log(state, control)
+        def log(self, logs: dict[str, float], *more: Any, **named: Any) -> None:
+            if any("loss" in name.split("/") for name in logs):
+                logs.update(self.measure())
+            log(logs, *more, **named)
 
-        on_epoch_end = on_step_end
+        def measure(self) -> dict[str, float]:
+            rows = trainer.state.log_history
+            first = {name: row[name] for row in rows if row["step"] == 0 for name in row}
+            try:
+                return weight_measures(trainer.model, matrices, first)
+            except ConfigError as error:
+                self.warn("no measures at step %s: %s", trainer.state.global_step, error)
+                self.warn = _LOGGER.debug  # type: ignore[method-assign]
+                return {}
 
-        def _log(self, state: Any, control: Any) -> None:
-            asked = control.should_log
-            rows = [row for row in state.log_history if row["step"] == 0]
-            first = {name: value for row in rows for name, value in row.items()}
-            trainer.log(weight_measures(trainer.model, matrices, first))
-            control.should_log = asked  # of the loss, which comes next
-
-    trainer.add_callback(Watch())
+    trainer.add_callback(callback := Watch())
+    trainer.log = callback.log
