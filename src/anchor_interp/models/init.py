@@ -50,7 +50,7 @@ Biases = Literal["zero", "pytorch", "weights"]
 _FILLS: Mapping[str, float | None] = {"zero": 0.0, "one": 1.0, "keep": None}
 _OFFSETS = ("bias", "b", "beta", "shift", "offset")
 _GPT2 = re.compile(
-    r"(?:transformer\.)?(?:h\.(\d+)\.(attn\.c_attn|\w+\.c_proj|mlp\.c_fc)|(wte|wpe|lm_head))\.weight"
+    r"(?:transformer\.)?(?:h\.(\d+)\.(attn\.c_(?:attn|proj)|mlp\.c_(?:fc|proj))|(wte|wpe|lm_head))\.weight"
 )
 _ADAPTER = re.compile(r"(^|\.)lora_")  # one of its two matrices has to be 0
 _GPT2_NAMES = {
