@@ -43,8 +43,7 @@ _FUSED = re.compile(
     re.IGNORECASE,
 )
 _WRAPPERS = re.compile(
-    r"(^(module|_orig_mod)(\.(module|_orig_mod))*|(^|\.)(_orig_mod|_fsdp_wrapped_module|base_layer))"
-    r"(?=\.|$)"
+    r"^(_orig_mod\.)?module(?=\.)|(^|\.)(_orig_mod|_fsdp_wrapped_module|base_layer)(?=\.|$)"
 )  # of DDP, torch.compile, FSDP and PEFT
 _SPLIT = {
     ("GPT2Attention", "c_attn"): False,
@@ -105,36 +104,31 @@ class Parameter:
 
 
 def parameters(
-    module: nn.Module, is_kept: Callable[[str], bool] = lambda name: False
+    module: nn.Module, is_kept: Callable[[str], bool] = lambda _: False
 ) -> list[list[Parameter]]:
     """Every tensor of a module, under each of its names.
 
     Raises:
-        ConfigError: a tensor is on the device meta or in shards, a weight is quantised or complex
-            and not one to be kept, tensors that are not one share memory, or there is none.
+        ConfigError: a tensor is on the device meta or in shards, or quantised or complex and not
+            kept; two tensors share memory; or there is none.
     """
     found = _found(module)
-    named = ["the model is quantised"] * bool(getattr(module, "is_quantized", False))
-    for name, part in module.named_modules():
-        named += [f"{name} is quantised"] * hasattr(part, "_packed_params")
     for each, *_ in found:
-        tensor = each.tensor
-        if hasattr(tensor, "full_tensor") or (_is_flat(each) and not tensor.numel()):
-            raise ConfigError(f"{each.name} is in shards (a DTensor, or empty); gather it first")
-        if not tensor.is_floating_point() or tensor.element_size() < 2:
-            what = f"{each.name} ({tensor.dtype}) is"
-            what += " complex" if tensor.is_complex() else " quantised"
-            named += [what] * (not is_kept(each.name))
+        if hasattr(each.tensor, "full_tensor") or (_is_flat(each) and not each.tensor.numel()):
+            raise ConfigError(f"{each.name} is in shards (a DTensor, or empty): gather it first")
+    named = [name or "the model" for name, part in module.named_modules()
+             if hasattr(part, "_packed_params") or getattr(part, "is_quantized", False)]  # fmt: skip
+    named += [f"{x.name} ({x.tensor.dtype})" for x, *_ in found if not is_kept(x.name)
+              if not x.tensor.is_floating_point() or x.tensor.element_size() < 2]  # fmt: skip
     if named:
+        what = f"{named[0]} is {'complex' if 'torch.complex' in named[0] else 'quantised'}"
         need = "expected floating-point numbers of 16 bits or more"
-        raise ConfigError(f"{named[0]}; {need}: load the model so, or keep it by a rule")
+        raise ConfigError(f"{what}; {need}: load the model so, or keep it by a rule")
     return found
 
 
 def _found(module: nn.Module) -> list[list[Parameter]]:
     list(placed(checked(module, nn.Module, "module")))
-    if isinstance(module, torch.jit.ScriptModule):
-        raise ConfigError("TorchScript does not tell classes; give the module that it was made of")
     tables = {id(part.weight) for part in module.modules() if isinstance(part, _TABLES)}
     cfg = module.cfg if isinstance(module, HookedTransformer) else None
     found: dict[int, list[Parameter]] = {}
@@ -156,20 +150,15 @@ def _found(module: nn.Module) -> list[list[Parameter]]:
 
 
 def _check_apart(found: list[Parameter]) -> None:
-    """ConfigError if elements share memory: to set one would change another."""
+    """ConfigError if two tensors share memory: to set one would change the other."""
     spans = []
-    for each in found:
-        t = each.tensor
+    for t, name in ((x.tensor, x.name) for x in found):
         if type(t) in (Tensor, nn.Parameter) and t.layout is torch.strided and t.numel():
-            size = 1 + sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
-            if size < t.numel():
-                raise ConfigError(f"the elements of {each.name} share memory: clone it first")
-            start = t.data_ptr()
-            spans.append((str(t.device), start, start + size * t.element_size(), each.name))
-    spans.sort()
-    for (device, _, end, one), (other_device, start, _, other) in itertools.pairwise(spans):
-        if device == other_device and start < end:
-            raise ConfigError(f"{one} and {other} share memory: tie them as one Parameter")
+            last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
+            spans.append((str(t.device), t.data_ptr(), last * t.element_size(), name))
+    for (device, start, last, one), (where, other, _, two) in itertools.pairwise(sorted(spans)):
+        if device == where and other <= start + last:
+            raise ConfigError(f"{one} and {two} share memory: tie them as one Parameter")
 
 
 def unwrapped(name: str) -> str:
@@ -178,19 +167,19 @@ def unwrapped(name: str) -> str:
 
 
 def of_unknown_group(found: list[Parameter]) -> list[Parameter]:
-    """Matrices of an attention that may hold queries, keys, values or outputs, and do not tell."""
-    known = {_block(x.place) for x in found if x.group in ("qk", "vo")}
-    return [x for x in found if not x.group and not x.parts and _may_attend(x.place, known)]
+    """Matrices of an attention that do not tell if they are queries, keys, values or outputs."""
+    places = {x.name: unwrapped(x.place) for x in found}
+    around = {name: re.sub(r"(^|\.)(heads\.\d+\.)?[^.]+$", "", at) for name, at in places.items()}
+    known = {around[x.name] for x in found if x.group in ("qk", "vo")}
+    near = {name: ".".join(at.split(".")[-3:]) for name, at in places.items()}
+    return [x for x in found if not x.group and not x.parts and (
+        is_fused(x.place) or around[x.name] in known or _attends(near[x.name]))]  # fmt: skip
 
 
-def _may_attend(place: str, known: set[str]) -> bool:
-    blocks = list(_BLOCK.finditer(".".join(unwrapped(place).split(".")[-3:])))
-    return is_fused(place) or _block(place) in known or bool(blocks and blocks[-1][1])
-
-
-def _block(place: str) -> str:
-    """The module that holds a matrix; of one in a list ``heads`` the list's."""
-    return re.sub(r"(^|\.)heads(\.\d+)?$", "", unwrapped(place).rpartition(".")[0])
+def _attends(place: str) -> bool | None:
+    """Whether the last block in a path is an attention; None without a block."""
+    blocks = list(_BLOCK.finditer(place))
+    return bool(blocks[-1][1]) if blocks else None
 
 
 def is_fused(name: str) -> bool:
@@ -235,9 +224,8 @@ def decay_groups(
 
 def _is_flat(each: Parameter) -> bool:
     """Whether a matrix has become a vector, as in shards."""
-    own = each.name.rpartition(".")[2]
-    is_matrix = own == "weight" and isinstance(each.owner, _TABLES | _LINEAR)
-    return each.tensor.ndim < 2 and (is_matrix or own == "_flat_param")
+    is_matrix = isinstance(each.owner, _TABLES | _LINEAR) and each.name.endswith("weight")
+    return each.tensor.ndim < 2 and (is_matrix or each.name.endswith("_flat_param"))
 
 
 def _hooked(name: str, tensor: Tensor, owner: nn.Module, cfg: Any) -> Parameter:
@@ -295,16 +283,14 @@ def _group(place: str, above: nn.Module) -> Group | None:
         return None
     if _HEAD.search(place):
         return "embed"
-    blocks = list(_BLOCK.finditer(place))
-    attends = isinstance(above, nn.MultiheadAttention) or bool(blocks and blocks[-1][1])
-    if blocks and not attends:
+    attends = isinstance(above, nn.MultiheadAttention) or _attends(place)
+    if attends is False:
         return "mlp"
-    if (reads := _READS.search(place)) is not None and reads[4] is not None:
-        return "qk"
+    if (reads := _READS.search(place)) is None:
+        return "vo" if attends and _WRITES.search(place) else None
     beside = (_READS.search(name) for name in above._modules)  # a critic has a ``value`` alone
-    if reads is not None:
-        return "vo" if attends or any(each and each[4] for each in beside) else None
-    return "vo" if attends and _WRITES.search(place) else None
+    is_v = reads[4] is None and (attends or any(x and x[4] for x in beside))
+    return "qk" if reads[4] else "vo" if is_v else None
 
 
 def _parts(tensor: Tensor, d_in: int, place: str, attention: Any) -> tuple[Part, ...]:
