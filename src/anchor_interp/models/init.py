@@ -49,9 +49,7 @@ if TYPE_CHECKING:
 Biases = Literal["zero", "pytorch", "weights"]
 _FILLS: Mapping[str, float | None] = {"zero": 0.0, "one": 1.0, "keep": None}
 _OFFSETS = ("bias", "b", "beta", "shift", "offset")
-_GPT2 = re.compile(
-    r"(?:transformer\.)?(?:h\.(\d+)\.(attn\.c_(?:attn|proj)|mlp\.c_(?:fc|proj))|(wte|wpe|lm_head))\.weight"
-)
+_GPT2 = re.compile(r"(transformer\.)?(h\.(\d+)\.((attn|mlp)\.c_\w+)|(wte|wpe|lm_head))\.weight")
 _ADAPTER = re.compile(r"(^|\.)lora_")  # one of its two matrices has to be 0
 _GPT2_NAMES = {
     "wte": "embed.W_E", "wpe": "pos_embed.W_pos", "lm_head": "unembed.W_U",
@@ -259,23 +257,20 @@ def _filling(each: Parameter, init: InitConfig, biases: Biases, cfg: Any) -> _Fi
         return None
     if each.kind in _FILLS:
         return _Filling(_FILLS[each.kind])
-    groups = [part.group for part in each.parts] if each.parts else [each.group]
     if each.kind == "norm":
-        own = each.name.rpartition(".")[2]
-        identity = _identity(each, own) if cfg is None else float(own == "w")
-        return None if identity is None else _Filling(identity)
+        unit = _identity(each) if cfg is None else float(hooked_kind(each.name) == "w")
+        return None if unit is None else _Filling(unit)
     if each.kind == "bias":
         if each.d_in is None or (biases == "zero" and init.scheme == "paper"):
             return _Filling(0.0)
         if biases != "weights":
             return _Filling(None, (each.d_in**-0.5,), True, each.d_in)
-        scales = tuple(_std_of(each.d_in, group, init) for group in groups)
-        return _Filling(None, scales, uniform, each.d_in)
-    if cfg is not None:
+    elif cfg is not None:
         d_in = _hooked_d_in(hooked_kind(each.name), cfg, init)
         return _Filling(None, (gamma_std(each.name, cfg, init),), uniform, d_in)
     is_table = each.kind == "table" and init.embed_d_in == "d_vocab"
     d_in = len(each.tensor) if is_table else each.d_in or 1
+    groups = [part.group for part in each.parts] if each.parts else [each.group]
     return _Filling(None, tuple(_std_of(d_in, group, init) for group in groups), uniform, d_in)
 
 
@@ -291,29 +286,27 @@ def _patterns(found: list[Parameter]) -> str:
     return ", ".join(dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.)", "*", x.name) for x in found))
 
 
-def _identity(each: Parameter, own: str) -> float | None:
+@torch.random.fork_rng(devices=[])
+def _identity(each: Parameter) -> float | None:
     """What a norm's parameter is where it changes nothing: 0 for an offset, 1 for most gains.
 
     Gemma's RMSNorm multiplies by 1 + weight. So the norm is tried, unless it is one of PyTorch's:
-    on vectors, then on images, whose channels come first. A single gain has no such value.
+    on vectors, then on images. A gain of one element, such as a temperature, has no such value.
     """
-    if own in _OFFSETS:
+    if each.name.rpartition(".")[2] in _OFFSETS:
         return 0.0
     if any(type(each.owner).forward is norm.forward for norm in NORMS):
         return 1.0
     norm = copy.deepcopy(each.owner).cpu().float()
+    torch.default_generator.manual_seed(0)
     for behind, gain in itertools.product(((), (5, 7)), (1.0, 0.0)):
         for name, parameter in norm.named_parameters():
             parameter.fill_(0.0 if name in _OFFSETS else gain)
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
-            shape = 4, *each.tensor.shape, *behind
-            try:
-                size = float(
-                    norm(torch.randn(shape, dtype=torch.float32, device="cpu")).square().mean()
-                )
-            except Exception:  # a norm that takes something else
-                continue
+        x = torch.randn((4, *each.tensor.shape, *behind), dtype=torch.float32, device="cpu")
+        try:
+            size = float(norm(x).square().mean())
+        except Exception:  # a norm that takes something else
+            continue
         if abs(size - 1) < 0.05 and each.tensor.numel() > 1:
             return gain
     return None
@@ -344,9 +337,9 @@ class _Drawing:
         """Numbers by the parameter's name; of GPT-2 by a HookedTransformer's."""
         shape, name = each.tensor.shape, self.names.get(each.name, each.name)
         found = _GPT2.fullmatch(name) if self.gpt2_heads else None
-        if found is None or (found[1] and not each.inputs_first):  # nanoGPT's maps are Linear
+        if found is None or (found[3] and not each.inputs_first):  # nanoGPT's maps are Linear
             return self._numbers(name, shape, uniform)
-        layer, matrix, outside = found.groups()
+        layer, matrix, outside = found.group(3, 4, 6)
         if outside == "lm_head":
             return self._numbers(_GPT2_NAMES[outside], shape[::-1], uniform).mT
         block = f"blocks.{layer}." if matrix else ""
@@ -413,14 +406,12 @@ def _check_rates(drawn: list[Parameter], init: InitConfig, rules: dict[str, Any]
         if (rate := getattr(init, f"gamma_{group}")) is not None and group not in groups:
             none = f"no parameter is known to be in the group {group}"
             raise ConfigError(f"init.gamma_{group} is {rate}; {none}: name them in rules")
-    rates = f"init.gamma_qk is {init.gamma_qk}, gamma_vo {init.gamma_vo}"
     unknown = [x for x in of_unknown_group(drawn) if _rule(x.name, rules) is None]
     if unknown and (init.gamma_qk, init.gamma_vo) != (None, None):
+        rates = f"init.gamma_qk is {init.gamma_qk}, gamma_vo {init.gamma_vo}"
         give = f"rules={{{_patterns(unknown[:1])!r}: 'qk'}}, 'vo', or its D_IN for init.gamma"
-        raise ConfigError(f"{rates}; no group is known for {_patterns(unknown)}; give {give}")
+        raise ConfigError(f"{rates}; no group is known for {_patterns(unknown)}: give {give}")
 
 
 def _std(tensor: Tensor) -> float:
-    return (
-        float(at_least_float32(tensor.detach()).std(correction=0)) if tensor.numel() else math.nan
-    )
+    return float(at_least_float32(tensor).std(correction=0)) if tensor.numel() else math.nan

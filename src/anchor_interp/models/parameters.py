@@ -116,8 +116,8 @@ def parameters(
     for each, *_ in found:
         if hasattr(each.tensor, "full_tensor") or (_is_flat(each) and not each.tensor.numel()):
             raise ConfigError(f"{each.name} is in shards (a DTensor, or empty): gather it first")
-    named = [name or "the model" for name, part in module.named_modules()
-             if hasattr(part, "_packed_params") or getattr(part, "is_quantized", False)]  # fmt: skip
+    named = [name or "the model" for name, x in module.named_modules()
+             if hasattr(x, "_packed_params") or getattr(x, "is_quantized", False)]  # fmt: skip
     named += [f"{x.name} ({x.tensor.dtype})" for x, *_ in found if not is_kept(x.name)
               if not x.tensor.is_floating_point() or x.tensor.element_size() < 2]  # fmt: skip
     if named:
