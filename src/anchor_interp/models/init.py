@@ -13,8 +13,6 @@ Each parameter has its own generator, seeded by (seed, name), which draws on the
 weights depend neither on device nor on dtype (torch's default one too) nor on the number of layers.
 """
 
-import copy
-import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -30,11 +28,11 @@ from anchor_interp._util.schema import checked, shown, suggestion
 from anchor_interp.models.finite import at_least_float32
 from anchor_interp.models.parameters import (
     HOOKED,
-    NORMS,
     Group,
     Parameter,
     hooked_kind,
     hooked_width,
+    identity,
     of_unknown_group,
     parameters,
     unwrapped,
@@ -48,9 +46,7 @@ if TYPE_CHECKING:
 
 Biases = Literal["zero", "pytorch", "weights"]
 _FILLS: Mapping[str, float | None] = {"zero": 0.0, "one": 1.0, "keep": None}
-_OFFSETS = ("bias", "b", "beta", "shift", "offset")
 _GPT2 = re.compile(r"(transformer\.)?(h\.(\d+)\.((attn|mlp)\.c_\w+)|(wte|wpe|lm_head))\.weight")
-_ADAPTER = re.compile(r"(^|\.)lora_")  # one of its two matrices has to be 0
 _GPT2_NAMES = {
     "wte": "embed.W_E", "wpe": "pos_embed.W_pos", "lm_head": "unembed.W_U",
     "attn.c_proj": "attn.W_O", "mlp.c_fc": "mlp.W_in", "mlp.c_proj": "mlp.W_out",
@@ -128,11 +124,8 @@ def initialize(
     for (each, filling), same in zip(plan, known, strict=True):
         others = ", ".join(x.name for x in same[1:])
         row: dict[str, Any] = {"name": each.name, "also": others, "shape": tuple(each.tensor.shape)}
-        row |= {
-            "group": "kept" if each.kind == "keep" else each.group,
-            "d_in": filling.d_in,
-            "std_before": _std(each.tensor),
-        }
+        group = "kept" if each.kind == "keep" else each.group
+        row |= {"group": group, "d_in": filling.d_in, "std_before": _std(each.tensor)}
         draw(each, filling)
         rows.append(row | {"std_after": _std(each.tensor)})
     return pandas.DataFrame(rows)
@@ -174,14 +167,12 @@ def _std_of(d_in: int, group: Group | None, init: InitConfig) -> float:
 
 
 _Plan = list[tuple[Parameter, _Filling]]
+_Known = list[list[Parameter]]
+_Rules = dict[str, Any]
 
 
 def _plan(
-    module: nn.Module,
-    known: list[list[Parameter]],
-    init: InitConfig,
-    biases: Biases,
-    rules: dict[str, Any],
+    module: nn.Module, known: _Known, init: InitConfig, biases: Biases, rules: _Rules
 ) -> _Plan:
     """Every tensor under its first name, and what it is set to."""
     names = [each.name for same in known for each in same]
@@ -199,7 +190,7 @@ def _plan(
         own = [ruled[x.name] for x in same if x.name in ruled]
         if not own and trains and not same[0].tensor.requires_grad:
             own = [replace(same[0], kind="keep")]
-        usual = own or [x for x in same if not _ADAPTER.search(x.name)]
+        usual = own or [x for x in same if ".lora_" not in f".{x.name}"]  # one has to be 0
         options = [(x, _filling(x, init, biases, None if own else cfg)) for x in usual]
         covered = [(each, filling) for each, filling in options if filling is not None]
         if not covered:
@@ -227,12 +218,12 @@ def _with_its_matrix(each: Parameter, matrices: Mapping[int, Parameter]) -> Para
     return replace(each, d_in=matrix.d_in, group=matrix.group, parts=matrix.parts)
 
 
-def _rule(name: str, rules: dict[str, Any]) -> Any:
+def _rule(name: str, rules: _Rules) -> Any:
     """The first rule whose pattern fits; None without one."""
     return next((rule for pattern, rule in rules.items() if fnmatchcase(name, pattern)), None)
 
 
-def _ruled(each: Parameter, rules: dict[str, Any]) -> Parameter | None:
+def _ruled(each: Parameter, rules: _Rules) -> Parameter | None:
     """The parameter as a rule of the user describes it; None without one."""
     if (rule := _rule(each.name, rules)) is None:
         return None
@@ -240,7 +231,8 @@ def _ruled(each: Parameter, rules: dict[str, Any]) -> Parameter | None:
     group = next((word for word in words if word in get_args(Group)), None)
     fill = next((word for word in words if isinstance(word, str) and word in _FILLS), None)
     d_in = next((word for word in words if type(word) is int and word > 0), None)
-    if len(words) != sum(x is not None for x in (group, fill, d_in)) or (fill and len(words) > 1):
+    n_words = sum(x is not None for x in (group, fill, d_in))
+    if not 0 < len(words) == n_words or (fill and n_words > 1):
         names = ", ".join((*get_args(Group), *_FILLS))
         expected = f"expected one of {names}, a d_in such as 64, or ('qk', 64)"
         raise ConfigError(f"the rule for {each.name} is {shown(rule)}; {expected}")
@@ -258,7 +250,7 @@ def _filling(each: Parameter, init: InitConfig, biases: Biases, cfg: Any) -> _Fi
     if each.kind in _FILLS:
         return _Filling(_FILLS[each.kind])
     if each.kind == "norm":
-        unit = _identity(each) if cfg is None else float(hooked_kind(each.name) == "w")
+        unit = identity(each) if cfg is None else float(hooked_kind(each.name) == "w")
         return None if unit is None else _Filling(unit)
     if each.kind == "bias":
         if each.d_in is None or (biases == "zero" and init.scheme == "paper"):
@@ -286,40 +278,14 @@ def _patterns(found: list[Parameter]) -> str:
     return ", ".join(dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.)", "*", x.name) for x in found))
 
 
-@torch.random.fork_rng(devices=[])
-def _identity(each: Parameter) -> float | None:
-    """What a norm's parameter is where it changes nothing: 0 for an offset, 1 for most gains.
-
-    Gemma's RMSNorm multiplies by 1 + weight. So the norm is tried, unless it is one of PyTorch's:
-    on vectors, then on images. A gain of one element, such as a temperature, has no such value.
-    """
-    if each.name.rpartition(".")[2] in _OFFSETS:
-        return 0.0
-    if any(type(each.owner).forward is norm.forward for norm in NORMS):
-        return 1.0
-    norm = copy.deepcopy(each.owner).cpu().float()
-    torch.default_generator.manual_seed(0)
-    for behind, gain in itertools.product(((), (5, 7)), (1.0, 0.0)):
-        for name, parameter in norm.named_parameters():
-            parameter.fill_(0.0 if name in _OFFSETS else gain)
-        x = torch.randn((4, *each.tensor.shape, *behind), dtype=torch.float32, device="cpu")
-        try:
-            size = float(norm(x).square().mean())
-        except Exception:  # a norm that takes something else
-            continue
-        if abs(size - 1) < 0.05 and each.tensor.numel() > 1:
-            return gain
-    return None
-
-
 class _Drawing:
     """Fills parameters with numbers that are a function of seed and name."""
 
     def __init__(self, module: Any, seed: int) -> None:
         stream_key(seed, "init")  # checks it
-        config: Any = getattr(module, "config", None)
-        self.seed, is_gpt2 = seed, getattr(config, "model_type", "") == "gpt2"
-        self.gpt2_heads = getattr(config, "n_head", 0) if is_gpt2 else 0
+        self.seed, config = seed, getattr(module, "config", None)
+        is_gpt2 = getattr(config, "model_type", "") == "gpt2"
+        self.gpt2_heads: int = getattr(config, "n_head", 0) if is_gpt2 else 0
         names = {name: unwrapped(name) for name, _ in module.named_parameters()}
         self.names = names if len(set(names.values())) == len(names) else {}
 
@@ -380,9 +346,7 @@ def _sign_of_training(module: Any, known: list[list[Parameter]]) -> str:
     return f"it was loaded from {loaded}" if loaded and not norms else ""
 
 
-def _check_effects(
-    plan: _Plan, known: list[list[Parameter]], rules: dict[str, Any], biases: Biases
-) -> None:
+def _check_effects(plan: _Plan, known: _Known, rules: _Rules, biases: Biases) -> None:
     """ConfigError if a group is given to no matrix, or a bias to be drawn has no known matrix."""
     names = {x.name: x for same in known for x in same}
     for pattern, rule in rules.items():
@@ -393,24 +357,22 @@ def _check_effects(
             raise ConfigError(f"the rule {shown(pattern)}: {shown(rule)} changes nothing: {what}")
     for each, _ in plan:
         if each.kind == "bias" and each.d_in is None and biases != "zero":
-            unknown = f"the inputs of the matrix of {each.name} are unknown"
-            give = f"rules={{{each.name!r}: D_IN}}, or 'zero'"
-            raise ConfigError(f"biases is {biases!r}, and {unknown}; give {give}")
+            what = f"biases is {biases!r}, and the inputs of the matrix of {each.name} are unknown"
+            raise ConfigError(f"{what}; give rules={{{each.name!r}: D_IN}}, or 'zero'")
 
 
-def _check_rates(drawn: list[Parameter], init: InitConfig, rules: dict[str, Any]) -> None:
+def _check_rates(drawn: list[Parameter], init: InitConfig, rules: _Rules) -> None:
     """ConfigError if a group has a rate of its own and no matrix, or perhaps not all of its own."""
-    groups: set[Any] = {each.group for each in drawn}
-    groups |= {part.group for each in drawn for part in each.parts}
+    groups = {part.group for each in drawn for part in (each, *each.parts)}
     for group in get_args(Group):
         if (rate := getattr(init, f"gamma_{group}")) is not None and group not in groups:
             none = f"no parameter is known to be in the group {group}"
             raise ConfigError(f"init.gamma_{group} is {rate}; {none}: name them in rules")
     unknown = [x for x in of_unknown_group(drawn) if _rule(x.name, rules) is None]
     if unknown and (init.gamma_qk, init.gamma_vo) != (None, None):
-        rates = f"init.gamma_qk is {init.gamma_qk}, gamma_vo {init.gamma_vo}"
+        what = f"gamma_qk is {init.gamma_qk}, gamma_vo {init.gamma_vo}; no group is known for "
         give = f"rules={{{_patterns(unknown[:1])!r}: 'qk'}}, 'vo', or its D_IN for init.gamma"
-        raise ConfigError(f"{rates}; no group is known for {_patterns(unknown)}: give {give}")
+        raise ConfigError(f"{what}{_patterns(unknown)}: give {give}")
 
 
 def _std(tensor: Tensor) -> float:

@@ -5,6 +5,7 @@ The class that owns a parameter tells; a norm's class has ``norm`` in its name. 
 an InitConfig may set follows from the names that PyTorch and Hugging Face give to layers.
 """
 
+import copy
 import itertools
 import re
 import sys
@@ -39,8 +40,7 @@ _WRITES = re.compile(
     r"(^|\.)((to_|w_?)?o(ut|utput)?(_proj|_lin)?(\.\d+|\.dense)?|dense|proj|c_proj)$", re.IGNORECASE
 )
 _FUSED = re.compile(
-    r"(^|\.)(c_attn|query_key_value|(to_|w)?q?kv(_proj)?|((?<=attn\.)|(?<=attention\.))in_proj)$",
-    re.IGNORECASE,
+    r"(^|\.)(c_attn|query_key_value|(to_|w)?q?kv(_proj)?|(?<=attn\.|tion\.)in_proj)$", re.IGNORECASE
 )
 _WRAPPERS = re.compile(
     r"^(_orig_mod\.)?module(?=\.)|(^|\.)(_orig_mod|_fsdp_wrapped_module|base_layer)(?=\.|$)"
@@ -54,10 +54,11 @@ _SPLIT = {
 head (q, k and v of a head, then of the next), or else one after another."""
 _TABLES, _TRANSPOSED = nn.Embedding | nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd
 _LINEAR = nn.Linear | nn.modules.conv._ConvNd
-NORMS = (
+_NORMS = (
     nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.SyncBatchNorm,
     nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm,
 )  # fmt: skip
+_OFFSETS = ("bias", "b", "beta", "shift", "offset")
 _OF_A_NORM = ("weight", "bias", "w", "b", "g", "scale", "shift", "gain", "offset", "gamma", "beta")
 
 
@@ -137,11 +138,9 @@ def _found(module: nn.Module) -> list[list[Parameter]]:
             raise ConfigError(f"{name} has no shape yet: run the module once first")
         place = name.rpartition(".")[0]
         owner, above = module.get_submodule(place), module.get_submodule(place.rpartition(".")[0])
-        each = (
-            _known(name, tensor, owner, above) if cfg is None else _hooked(name, tensor, owner, cfg)
-        )
+        each = _hooked(name, tensor, owner, cfg) if cfg else _known(name, tensor, owner, above)
         if each.kind == "matrix" and id(tensor) in tables:
-            each = Parameter(name, tensor, owner, "matrix", each.d_in, "embed", each.inputs_first)
+            each = replace(each, group="embed", parts=())
         found.setdefault(id(tensor), []).append(each)
     if not found:
         raise ConfigError(f"the {type(module).__name__} has no parameters")
@@ -166,14 +165,40 @@ def unwrapped(name: str) -> str:
     return _WRAPPERS.sub("", name).lstrip(".")
 
 
+@torch.random.fork_rng(devices=[])
+def identity(each: Parameter) -> float | None:
+    """What a norm's parameter is where it changes nothing: 0 for an offset, 1 for most gains.
+
+    Gemma's RMSNorm multiplies by 1 + weight. So the norm is tried, unless it is one of PyTorch's:
+    on vectors, then on images. A gain of one element, such as a temperature, has no such value.
+    """
+    if each.name.rpartition(".")[2] in _OFFSETS:
+        return 0.0
+    if any(type(each.owner).forward is norm.forward for norm in _NORMS):
+        return 1.0
+    norm = copy.deepcopy(each.owner).cpu().float()
+    torch.default_generator.manual_seed(0)
+    for behind, gain in itertools.product(((), (5, 7)), (1.0, 0.0)):
+        for name, parameter in norm.named_parameters():
+            parameter.fill_(0.0 if name in _OFFSETS else gain)
+        x = torch.randn((4, *each.tensor.shape, *behind), dtype=torch.float32, device="cpu")
+        try:
+            size = float(norm(x).square().mean())
+        except Exception:  # a norm that takes something else
+            continue
+        if abs(size - 1) < 0.05 and each.tensor.numel() > 1:
+            return gain
+    return None
+
+
 def of_unknown_group(found: list[Parameter]) -> list[Parameter]:
     """Matrices of an attention that do not tell if they are queries, keys, values or outputs."""
-    places = {x.name: unwrapped(x.place) for x in found}
-    around = {name: re.sub(r"(^|\.)(heads\.\d+\.)?[^.]+$", "", at) for name, at in places.items()}
-    known = {around[x.name] for x in found if x.group in ("qk", "vo")}
-    near = {name: ".".join(at.split(".")[-3:]) for name, at in places.items()}
-    return [x for x in found if not x.group and not x.parts and (
-        is_fused(x.place) or around[x.name] in known or _attends(near[x.name]))]  # fmt: skip
+    places = [unwrapped(x.place) for x in found]
+    around = [re.sub(r"(^|\.)(heads\.\d+\.)?[^.]+$", "", place) for place in places]
+    beside = {at for x, at in zip(found, around, strict=True) if x.group in ("qk", "vo")}
+    return [x for x, place, at in zip(found, places, around, strict=True)
+            if not x.group and not x.parts and (is_fused(place) or at in beside
+            or _attends(".".join(place.split(".")[-3:])))]  # fmt: skip
 
 
 def _attends(place: str) -> bool | None:
@@ -247,7 +272,7 @@ def _known(name: str, tensor: Tensor, owner: Any, above: nn.Module) -> Parameter
     if not tensor.numel():
         return replace(plain, kind="keep")
     is_other = isinstance(owner, _TABLES | _LINEAR)  # such as a linear map that normalises
-    is_norm = isinstance(owner, NORMS) or "norm" in type(owner).__name__.lower()
+    is_norm = isinstance(owner, _NORMS) or "norm" in type(owner).__name__.lower()
     if is_norm and not is_other and own in _OF_A_NORM:
         return Parameter(name, tensor, owner, "norm")
     if isinstance(owner, _TABLES) and own == "weight":
@@ -257,9 +282,9 @@ def _known(name: str, tensor: Tensor, owner: Any, above: nn.Module) -> Parameter
     if isinstance(owner, nn.MultiheadAttention):
         one_width = owner.embed_dim if owner._qkv_same_embed_dim else None
         above, d_in = owner, tensor.shape[1] if tensor.ndim == 2 else one_width
-    elif weight is None:  # computed from others, as weight norm, spectral norm and pruning do
-        pass
-    elif isinstance(owner, _LINEAR) and weight.ndim > 1 and weight.numel():
+    elif weight is None or weight.ndim < 2 or not weight.numel():
+        pass  # computed from others, as weight norm, spectral norm and pruning do; or in shards
+    elif isinstance(owner, _LINEAR):
         d_in = weight.numel() // len(weight)  # transposed: of the mirror image
         if isinstance(owner, nn.Linear) and d_in != owner.in_features:
             inputs_first = weight.shape == (owner.in_features, owner.out_features)
