@@ -348,9 +348,8 @@ def _sign_of_training(module: Any, known: list[list[Parameter]]) -> str:
 
 def _check_effects(plan: _Plan, known: _Known, rules: _Rules, biases: Biases) -> None:
     """ConfigError if a group is given to no matrix, or a bias to be drawn has no known matrix."""
-    names = {x.name: x for same in known for x in same}
     for pattern, rule in rules.items():
-        mine = [x for name, x in names.items() if fnmatchcase(name, pattern)]
+        mine = [x for same in known for x in same if fnmatchcase(x.name, pattern)]
         spared = ("norm",) if biases == "weights" else ("norm", "bias")
         if rule in get_args(Group) and all(x.kind in spared for x in mine):
             what = f"{mine[0].name} is a {mine[0].kind}"

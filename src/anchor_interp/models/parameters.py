@@ -54,10 +54,7 @@ _SPLIT = {
 head (q, k and v of a head, then of the next), or else one after another."""
 _TABLES, _TRANSPOSED = nn.Embedding | nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd
 _LINEAR = nn.Linear | nn.modules.conv._ConvNd
-_NORMS = (
-    nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.SyncBatchNorm,
-    nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm,
-)  # fmt: skip
+_NORMS = nn.LayerNorm | nn.GroupNorm | nn.RMSNorm | nn.modules.batchnorm._NormBase
 _OFFSETS = ("bias", "b", "beta", "shift", "offset")
 _OF_A_NORM = ("weight", "bias", "w", "b", "g", "scale", "shift", "gain", "offset", "gamma", "beta")
 
@@ -78,8 +75,7 @@ class Parameter:
     tensor: Tensor
     owner: nn.Module
     kind: str | None = None
-    """``matrix``, ``table`` (an embedding), ``bias``, ``norm``, ``keep`` (without elements); None
-    where nothing is known."""
+    """``matrix``, ``table`` (an embedding), ``bias``, ``norm``, ``keep`` (empty); None: unknown."""
     d_in: int | None = None
     """Inputs of one output of a matrix, or of a bias's matrix; the width of an embedding."""
     group: Group | None = None
@@ -174,7 +170,8 @@ def identity(each: Parameter) -> float | None:
     """
     if each.name.rpartition(".")[2] in _OFFSETS:
         return 0.0
-    if any(type(each.owner).forward is norm.forward for norm in _NORMS):
+    forward: Any = type(each.owner).forward
+    if isinstance(each.owner, _NORMS) and forward.__module__.startswith("torch."):
         return 1.0
     norm = copy.deepcopy(each.owner).cpu().float()
     torch.default_generator.manual_seed(0)
@@ -239,8 +236,9 @@ def decay_groups(
     groups: dict[float, list[Tensor]] = {weight_decay: [], 0.0: []}
     for each, *_ in _found(module):
         if not norms_and_biases and _is_flat(each):
-            flat = f"{each.name} is flattened, {tuple(each.tensor.shape)}"
-            raise ConfigError(f"{flat}: make the groups before the model is wrapped")
+            raise ConfigError(
+                f"{each.name} is flattened: make the groups before wrapping the model"
+            )
         is_spared = not norms_and_biases and (each.kind in ("norm", "bias") or each.tensor.ndim < 2)
         if each.tensor.requires_grad:
             groups[0.0 if is_spared else weight_decay].append(each.tensor)
