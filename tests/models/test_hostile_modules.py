@@ -226,6 +226,11 @@ def test_only_gpt2_itself_gets_the_names_of_a_hooked_transformer() -> None:
     one, other = (towers[name].transformer for name in ("policy", "critic"))
     assert not torch.equal(one.wte.weight, other.wte.weight)
     assert not torch.equal(one.h[0].attn.c_attn.weight, other.h[0].attn.c_attn.weight)
+    plain, wrapped = own_modules.gpt2(), nn.ModuleDict({"module": own_modules.gpt2()})
+    initialize(plain)
+    initialize(wrapped)
+    pairs = zip(plain.parameters(), wrapped.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
     for given in ({"n_head": 2}, {}):
         nano: Any = tree("h.0.attn.c_proj", "h.0.mlp.c_fc")
         nano.h._modules["0"].attn.c_attn = nn.Linear(16, 48)

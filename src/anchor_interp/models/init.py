@@ -283,7 +283,8 @@ class _Drawing:
 
     def __init__(self, module: Any, seed: int) -> None:
         stream_key(seed, "init")  # checks it
-        self.seed, config = seed, getattr(module, "config", None)
+        inner = getattr(module, "module", module)  # of DDP
+        self.seed, config = seed, getattr(inner, "config", None)
         is_gpt2 = getattr(config, "model_type", "") == "gpt2"
         self.gpt2_heads: int = getattr(config, "n_head", 0) if is_gpt2 else 0
         names = {name: unwrapped(name) for name, _ in module.named_parameters()}
@@ -362,7 +363,8 @@ def _check_effects(plan: _Plan, known: _Known, rules: _Rules, biases: Biases) ->
 
 def _check_rates(drawn: list[Parameter], init: InitConfig, rules: _Rules) -> None:
     """ConfigError if a group has a rate of its own and no matrix, or perhaps not all of its own."""
-    groups = {part.group for each in drawn for part in (each, *each.parts)}
+    parts = [part for each in drawn for part in each.parts]
+    groups = {each.group for each in drawn} | {part.group for part in parts}
     for group in get_args(Group):
         if (rate := getattr(init, f"gamma_{group}")) is not None and group not in groups:
             none = f"no parameter is known to be in the group {group}"
