@@ -15,7 +15,7 @@ import anchor_interp as ai
 from anchor_interp.models.init import initialize
 from anchor_interp.models.parameters import decay_groups, parameters
 
-VO = {"gamma": ai.InitConfig(0.8, gamma_vo=0.4)}
+VO: dict[str, Any] = {"gamma": ai.InitConfig(0.8, gamma_vo=0.4)}
 
 
 def tree(*places: str, make: Callable[[], nn.Module] = lambda: nn.Linear(16, 16)) -> nn.Module:
@@ -24,14 +24,16 @@ def tree(*places: str, make: Callable[[], nn.Module] = lambda: nn.Linear(16, 16)
     for place in places:
         at, *steps = root, *place.split(".")
         for step in steps[:-1]:
-            at = at._modules.get(step) or at.register_module(step, nn.Module()) or getattr(at, step)
+            if step not in at._modules:
+                at.register_module(step, nn.Module())
+            at = at.get_submodule(step)
         at.register_module(steps[-1], make())
     return root
 
 
-def shared(change: Callable[[Any], None]) -> nn.Module:
+def shared(change: Callable[[Any], None]) -> Any:
     """Two linear maps of one storage."""
-    module: Any = tree("one", "two")
+    module = tree("one", "two")
     change(module)
     return module
 
@@ -67,7 +69,7 @@ class Gain(nn.Module):
         self.register_parameter(name, nn.Parameter(gain))
         self.shift = nn.Parameter(torch.zeros_like(gain)) if gain.numel() > 1 else 0.0
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         """x / rms(x) * (w or 1 + w) + shift."""
         gain = getattr(self, self.name)
         normed = nn.functional.rms_norm(x + self.noise * torch.randn_like(x), x.shape[-1:])
@@ -257,13 +259,14 @@ def test_a_width_for_a_bias_is_that_of_its_matrix(biases: Any) -> None:
     module: Any = tree("lin", make=nn.Module)
     module.lin.kernel = nn.Parameter(torch.ones(64, 64))
     module.lin.bias = nn.Parameter(torch.ones(5000))
-    initialize(module, rules={"lin.*": [64]}, biases=biases)
+    rules: Any = {"lin.*": [64]}
+    initialize(module, rules=rules, biases=biases)
     most = float(module.lin.bias.detach().abs().max())
     assert most == 0 if biases == "zero" else 0.99 / 8 < most <= 1 / 8
 
 
 def test_a_linear_map_may_store_its_inputs_first() -> None:
-    module = nn.Sequential(Transposed())
+    module: Any = nn.Sequential(Transposed())
     table = initialize(module, 0.8, biases="weights")
     assert table.d_in.tolist() == [16, 16]
     assert float(module[0].weight.detach().std()) == pytest.approx(16**-0.8, rel=0.05)
