@@ -13,7 +13,6 @@ Each parameter has its own generator, seeded by (seed, name), which draws on the
 weights depend neither on device nor on dtype (torch's default one too) nor on the number of layers.
 """
 
-import copy
 import math
 import re
 from collections.abc import Mapping
@@ -26,13 +25,17 @@ from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown, suggestion
+from anchor_interp.models.finite import at_least_float32
 from anchor_interp.models.parameters import (
     HOOKED,
     Group,
     Parameter,
     hooked_kind,
     hooked_width,
+    identity,
+    of_unknown_group,
     parameters,
+    unwrapped,
 )
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer_lens import HookedTransformer, is_bridge
@@ -43,9 +46,7 @@ if TYPE_CHECKING:
 
 Biases = Literal["zero", "pytorch", "weights"]
 _FILLS: Mapping[str, float | None] = {"zero": 0.0, "one": 1.0, "keep": None}
-_OFFSETS = ("bias", "b", "beta")
-_TORCH_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.BatchNorm1d, nn.InstanceNorm1d)
-_GPT2 = re.compile(r"(?:^|\.)(?:h\.(\d+)\.((?:attn|mlp)\.c_\w+)|(wte|wpe|lm_head))\.weight$")
+_GPT2 = re.compile(r"(transformer\.)?(h\.(\d+)\.((attn|mlp)\.c_\w+)|(wte|wpe|lm_head))\.weight")
 _GPT2_NAMES = {
     "wte": "embed.W_E", "wpe": "pos_embed.W_pos", "lm_head": "unembed.W_U",
     "attn.c_proj": "attn.W_O", "mlp.c_fc": "mlp.W_in", "mlp.c_proj": "mlp.W_out",
@@ -65,7 +66,7 @@ class _Filling(NamedTuple):
     """The row that gets zeros."""
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def initialize(
     module: nn.Module,
     gamma: float | InitConfig = 0.8,
@@ -77,9 +78,10 @@ def initialize(
 ) -> "pandas.DataFrame":
     """Set every parameter of a module in place: weights ~ N(0, (d_in^-gamma)^2), norms to identity.
 
-    The table has a row for every tensor: names, shape, group, d_in if it was drawn, and standard
-    deviation before and after. A HookedTransformer gets the weights of ``build_model``, a GPT-2 of
-    Hugging Face the same, its tied head apart.
+    The table has a row for every tensor: names, shape, group (``kept`` if it stays), d_in if it was
+    drawn, and standard deviation before and after. A HookedTransformer gets the weights of
+    ``build_model``, a GPT-2 of Hugging Face the same, its tied head apart. Without a rule frozen
+    parameters stay, unless all are frozen. Buffers stay, such as BatchNorm's running statistics.
 
     Args:
         module: made of classes that :mod:`anchor_interp.models.parameters` knows, or with rules.
@@ -108,21 +110,22 @@ def initialize(
     checked(biases, Biases, "biases")
     if is_bridge(module):
         raise ConfigError("module is a TransformerBridge; initialise its original_model")
-    known = parameters(module)
+    ruled: dict[str, Any] = checked(rules or {}, dict, "rules")
+    known = parameters(module, lambda name: _rule(name, ruled) == "keep")
     if init.scheme == "released" and not isinstance(module, HookedTransformer):
         other = f"a {type(module).__name__} does not tell its d_model and layers"
         raise ConfigError(f"init.scheme is 'released'; expected 'paper': {other}")
     if not overwrite and (sign := _sign_of_training(module, known)):
         raise ConfigError(f"the weights look trained: {sign}; overwrite=True replaces them")
     draw, rows = _Drawing(module, seed), list[dict[str, Any]]()
-    ruled: dict[str, Any] = checked(rules or {}, dict, "rules")
     plan = _plan(module, known, init, biases, ruled)
     _check_effects(plan, known, ruled, biases)
-    _check_rates(plan, init)
+    _check_rates([each for each, _ in plan if each.is_matrix], init, ruled)
     for (each, filling), same in zip(plan, known, strict=True):
         others = ", ".join(x.name for x in same[1:])
         row: dict[str, Any] = {"name": each.name, "also": others, "shape": tuple(each.tensor.shape)}
-        row |= {"group": each.group, "d_in": filling.d_in, "std_before": _std(each.tensor)}
+        group = "kept" if each.kind == "keep" else each.group
+        row |= {"group": group, "d_in": filling.d_in, "std_before": _std(each.tensor)}
         draw(each, filling)
         rows.append(row | {"std_after": _std(each.tensor)})
     return pandas.DataFrame(rows)
@@ -164,14 +167,12 @@ def _std_of(d_in: int, group: Group | None, init: InitConfig) -> float:
 
 
 _Plan = list[tuple[Parameter, _Filling]]
+_Known = list[list[Parameter]]
+_Rules = dict[str, Any]
 
 
 def _plan(
-    module: nn.Module,
-    known: list[list[Parameter]],
-    init: InitConfig,
-    biases: Biases,
-    rules: dict[str, Any],
+    module: nn.Module, known: _Known, init: InitConfig, biases: Biases, rules: _Rules
 ) -> _Plan:
     """Every tensor under its first name, and what it is set to."""
     names = [each.name for same in known for each in same]
@@ -180,16 +181,21 @@ def _plan(
             close = suggestion(pattern, names)
             raise ConfigError(f"rules: no parameter is called {shown(pattern)}{close}")
     cfg, plan = module.cfg if isinstance(module, HookedTransformer) else None, []
+    uncovered, trains = [], any(same[0].tensor.requires_grad for same in known)
     ruled = {x.name: found for same in known for x in same if (found := _ruled(x, rules))}
     matrices = {id(x.tensor): x for same in known for x in same if x.is_matrix}
     matrices |= {id(x.tensor): x for x in ruled.values()}
     for named in known:
         same = [_with_its_matrix(x, matrices) for x in named]
         own = [ruled[x.name] for x in same if x.name in ruled]
-        options = [(x, _filling(x, init, biases, None if own else cfg)) for x in own or same]
+        if not own and trains and not same[0].tensor.requires_grad:
+            own = [replace(same[0], kind="keep")]
+        usual = own or [x for x in same if ".lora_" not in f".{x.name}"]  # one has to be 0
+        options = [(x, _filling(x, init, biases, None if own else cfg)) for x in usual]
         covered = [(each, filling) for each, filling in options if filling is not None]
         if not covered:
-            raise _uncovered(same[0])
+            uncovered.append(same[0])
+            continue
         each, filling = covered[0]
         for other, second in covered:
             if second[:3] != filling[:3]:  # the numbers that it gets
@@ -198,38 +204,42 @@ def _plan(
         rows = (getattr(x.owner, "padding_idx", None) for x in same if x.name.endswith("weight"))
         padding = next((row for row in rows if row is not None), None)
         plan.append((replace(each, name=same[0].name), filling._replace(padding=padding)))
+    if uncovered:
+        raise _uncovered(uncovered)
     return plan
 
 
 def _with_its_matrix(each: Parameter, matrices: Mapping[int, Parameter]) -> Parameter:
-    """A bias with the group and d_in of its matrix, a rule's too."""
-    matrix = matrices.get(id(each.owner._parameters.get("weight")))
-    if each.kind != "bias" or matrix is None or not matrix.is_matrix or matrix.parts:
+    """A bias with the group, d_in and parts of its matrix, a rule's too."""
+    own = each.name.rpartition(".")[2].replace("bias", "weight")
+    matrix = matrices.get(id(each.owner._parameters.get(own)))
+    if each.kind != "bias" or matrix is None or not matrix.is_matrix:
         return each
-    return replace(each, d_in=matrix.d_in, group=matrix.group)
+    return replace(each, d_in=matrix.d_in, group=matrix.group, parts=matrix.parts)
 
 
-def _ruled(each: Parameter, rules: dict[str, Any]) -> Parameter | None:
+def _rule(name: str, rules: _Rules) -> Any:
+    """The first rule whose pattern fits; None without one."""
+    return next((rule for pattern, rule in rules.items() if fnmatchcase(name, pattern)), None)
+
+
+def _ruled(each: Parameter, rules: _Rules) -> Parameter | None:
     """The parameter as a rule of the user describes it; None without one."""
-    fitting = (rule for pattern, rule in rules.items() if fnmatchcase(each.name, pattern))
-    if (rule := next(fitting, None)) is None:
+    if (rule := _rule(each.name, rules)) is None:
         return None
-    changes: dict[str, Any] = {"parts": ()}
-    for word in rule if isinstance(rule, tuple) else (rule,):
-        if word in get_args(Group):
-            changes["group"] = word
-        elif word in _FILLS:
-            changes["kind"] = word
-        elif type(word) is int and word > 0:
-            changes |= {"kind": "matrix", "d_in": word}
-        else:
-            words = ", ".join((*get_args(Group), *_FILLS))
-            expected = f"expected one of {words}, a d_in such as 64, or ('qk', 64)"
-            raise ConfigError(f"the rule for {each.name} is {shown(rule)}; {expected}")
-    found = replace(each, **changes)
-    if found.kind is None:
+    words = rule if isinstance(rule, tuple | list) else (rule,)
+    group = next((word for word in words if word in get_args(Group)), None)
+    fill = next((word for word in words if isinstance(word, str) and word in _FILLS), None)
+    d_in = next((word for word in words if type(word) is int and word > 0), None)
+    n_words = sum(x is not None for x in (group, fill, d_in))
+    if not 0 < len(words) == n_words or (fill and n_words > 1):
+        names = ", ".join((*get_args(Group), *_FILLS))
+        expected = f"expected one of {names}, a d_in such as 64, or ('qk', 64)"
+        raise ConfigError(f"the rule for {each.name} is {shown(rule)}; {expected}")
+    kind = fill or ("matrix" if d_in and each.kind != "bias" else each.kind)
+    if kind is None:
         raise ConfigError(f"the rule for {each.name} is {shown(rule)}; its d_in is unknown: add it")
-    return found
+    return replace(each, kind=kind, d_in=d_in or each.d_in, group=group or each.group, parts=())
 
 
 def _filling(each: Parameter, init: InitConfig, biases: Biases, cfg: Any) -> _Filling | None:
@@ -240,14 +250,14 @@ def _filling(each: Parameter, init: InitConfig, biases: Biases, cfg: Any) -> _Fi
     if each.kind in _FILLS:
         return _Filling(_FILLS[each.kind])
     if each.kind == "norm":
-        return _Filling(_identity(each))
+        unit = identity(each) if cfg is None else float(hooked_kind(each.name) == "w")
+        return None if unit is None else _Filling(unit)
     if each.kind == "bias":
         if each.d_in is None or (biases == "zero" and init.scheme == "paper"):
             return _Filling(0.0)
-        drawn = biases == "weights"
-        scale = _std_of(each.d_in, each.group, init) if drawn else each.d_in**-0.5
-        return _Filling(None, (scale,), uniform or not drawn, each.d_in)
-    if cfg is not None:
+        if biases != "weights":
+            return _Filling(None, (each.d_in**-0.5,), True, each.d_in)
+    elif cfg is not None:
         d_in = _hooked_d_in(hooked_kind(each.name), cfg, init)
         return _Filling(None, (gamma_std(each.name, cfg, init),), uniform, d_in)
     is_table = each.kind == "table" and init.embed_d_in == "d_vocab"
@@ -256,36 +266,16 @@ def _filling(each: Parameter, init: InitConfig, biases: Biases, cfg: Any) -> _Fi
     return _Filling(None, tuple(_std_of(d_in, group, init) for group in groups), uniform, d_in)
 
 
-def _uncovered(each: Parameter) -> ConfigError:
-    about = f"{each.name}, {tuple(each.tensor.shape)} of a {type(each.owner).__name__}"
-    rule = f"rules={{{each.name!r}: D_IN}} with the number of its inputs, or 'zero', 'one', 'keep'"
-    return ConfigError(f"no initialisation is defined for {about}; give one: {rule}")
+def _uncovered(found: list[Parameter]) -> ConfigError:
+    first, more = found[0], f"; all without one: {_patterns(found)}" if len(found) > 1 else ""
+    about = f"{first.name}, {tuple(first.tensor.shape)} of a {type(first.owner).__name__}"
+    rule = f"rules={{{first.name!r}: D_IN}} with the number of its inputs, or 'zero', 'one', 'keep'"
+    return ConfigError(f"no initialisation is defined for {about}; give one: {rule}{more}")
 
 
-def _identity(each: Parameter) -> float:
-    """What a norm's parameter is where it changes nothing: 0 for an offset, 1 for most gains.
-
-    Gemma's RMSNorm multiplies by 1 + weight. So the norm is tried, unless it is one of PyTorch's.
-    """
-    own = each.name.rpartition(".")[2]
-    if own in _OFFSETS:
-        return 0.0
-    forward: Any = type(each.owner).forward
-    if own == "w" or any(forward is norm.forward for norm in _TORCH_NORMS):
-        return 1.0
-    norm = copy.deepcopy(each.owner).cpu().float()
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn((4, *each.tensor.shape), generator=generator, dtype=torch.float32, device="cpu")
-    for gain in (1.0, 0.0):
-        for name, parameter in norm.named_parameters():
-            parameter.fill_(0.0 if name in _OFFSETS else gain)
-        try:
-            size = float(norm(x).square().mean())
-        except Exception:  # a norm that takes something else
-            break
-        if abs(size - 1) < 0.05:
-            return gain
-    raise _uncovered(each)
+def _patterns(found: list[Parameter]) -> str:
+    """Their names, of the layers of a model once."""
+    return ", ".join(dict.fromkeys(re.sub(r"(?<=\.)\d+(?=\.)", "*", x.name) for x in found))
 
 
 class _Drawing:
@@ -293,9 +283,12 @@ class _Drawing:
 
     def __init__(self, module: Any, seed: int) -> None:
         stream_key(seed, "init")  # checks it
-        config: Any = getattr(module, "config", None)
-        self.seed, is_gpt2 = seed, getattr(config, "model_type", "") == "gpt2"
-        self.gpt2_heads = config.n_head if is_gpt2 else 0
+        inner = getattr(module, "module", module)  # of DDP
+        self.seed, config = seed, getattr(inner, "config", None)
+        is_gpt2 = getattr(config, "model_type", "") == "gpt2"
+        self.gpt2_heads: int = getattr(config, "n_head", 0) if is_gpt2 else 0
+        names = {name: unwrapped(name) for name, _ in module.named_parameters()}
+        self.names = names if len(set(names.values())) == len(names) else {}
 
     def __call__(self, each: Parameter, filling: _Filling) -> None:
         """Set a parameter in place."""
@@ -309,10 +302,11 @@ class _Drawing:
 
     def _drawn(self, each: Parameter, uniform: bool) -> Tensor:
         """Numbers by the parameter's name; of GPT-2 by a HookedTransformer's."""
-        shape, found = each.tensor.shape, _GPT2.search(each.name) if self.gpt2_heads else None
-        if found is None:
-            return self._numbers(each.name, shape, uniform)
-        layer, matrix, outside = found.groups()
+        shape, name = each.tensor.shape, self.names.get(each.name, each.name)
+        found = _GPT2.fullmatch(name) if self.gpt2_heads else None
+        if found is None or (found[3] and not each.inputs_first):  # nanoGPT's maps are Linear
+            return self._numbers(name, shape, uniform)
+        layer, matrix, outside = found.group(3, 4, 6)
         if outside == "lm_head":
             return self._numbers(_GPT2_NAMES[outside], shape[::-1], uniform).mT
         block = f"blocks.{layer}." if matrix else ""
@@ -339,12 +333,12 @@ def _factors(each: Parameter, scales: tuple[float, ...]) -> float | Tensor:
     factors = torch.empty(n_units, dtype=torch.float32, device="cpu")
     for part, scale in zip(each.parts, scales, strict=True):
         factors[part.units] = scale
-    return factors if each.inputs_first else factors[:, None]
+    return factors if each.inputs_first or each.kind == "bias" else factors[:, None]
 
 
 def _sign_of_training(module: Any, known: list[list[Parameter]]) -> str:
     """What shows that weights were trained; empty if nothing does."""
-    norms = [same[0] for same in known if same[0].kind == "norm"]
+    norms = [same[0] for same in known if same[0].kind == "norm" and same[0].tensor.requires_grad]
     for each in norms:
         if (each.tensor != each.tensor.flatten()[0]).any():
             return f"the values of {each.name} differ from one another"
@@ -353,33 +347,34 @@ def _sign_of_training(module: Any, known: list[list[Parameter]]) -> str:
     return f"it was loaded from {loaded}" if loaded and not norms else ""
 
 
-def _check_effects(
-    plan: _Plan, known: list[list[Parameter]], rules: dict[str, Any], biases: Biases
-) -> None:
+def _check_effects(plan: _Plan, known: _Known, rules: _Rules, biases: Biases) -> None:
     """ConfigError if a group is given to no matrix, or a bias to be drawn has no known matrix."""
-    names = {x.name: x for same in known for x in same}
     for pattern, rule in rules.items():
-        mine = [x for name, x in names.items() if fnmatchcase(name, pattern)]
+        mine = [x for same in known for x in same if fnmatchcase(x.name, pattern)]
         spared = ("norm",) if biases == "weights" else ("norm", "bias")
         if rule in get_args(Group) and all(x.kind in spared for x in mine):
             what = f"{mine[0].name} is a {mine[0].kind}"
             raise ConfigError(f"the rule {shown(pattern)}: {shown(rule)} changes nothing: {what}")
     for each, _ in plan:
         if each.kind == "bias" and each.d_in is None and biases != "zero":
-            unknown = f"the inputs of the matrix of {each.name} are unknown"
-            give = f"rules={{{each.name!r}: D_IN}}, or 'zero'"
-            raise ConfigError(f"biases is {biases!r}, and {unknown}; give {give}")
+            what = f"biases is {biases!r}, and the inputs of the matrix of {each.name} are unknown"
+            raise ConfigError(f"{what}; give rules={{{each.name!r}: D_IN}}, or 'zero'")
 
 
-def _check_rates(plan: _Plan, init: InitConfig) -> None:
-    """ConfigError if a group has a rate of its own and no parameter."""
-    groups: set[Any] = {each.group for each, _ in plan if each.kind not in ("norm", "bias")}
-    groups |= {part.group for each, _ in plan for part in each.parts}
+def _check_rates(drawn: list[Parameter], init: InitConfig, rules: _Rules) -> None:
+    """ConfigError if a group has a rate of its own and no matrix, or perhaps not all of its own."""
+    parts = [part for each in drawn for part in each.parts]
+    groups = {each.group for each in drawn} | {part.group for part in parts}
     for group in get_args(Group):
         if (rate := getattr(init, f"gamma_{group}")) is not None and group not in groups:
             none = f"no parameter is known to be in the group {group}"
             raise ConfigError(f"init.gamma_{group} is {rate}; {none}: name them in rules")
+    unknown = [x for x in of_unknown_group(drawn) if _rule(x.name, rules) is None]
+    if unknown and (init.gamma_qk, init.gamma_vo) != (None, None):
+        what = f"gamma_qk is {init.gamma_qk}, gamma_vo {init.gamma_vo}; no group is known for "
+        give = f"rules={{{_patterns(unknown[:1])!r}: 'qk'}}, 'vo', or its D_IN for init.gamma"
+        raise ConfigError(f"{what}{_patterns(unknown)}: give {give}")
 
 
 def _std(tensor: Tensor) -> float:
-    return float(tensor.detach().float().std(correction=0))
+    return float(at_least_float32(tensor).std(correction=0)) if tensor.numel() else math.nan

@@ -5,10 +5,12 @@ The class that owns a parameter tells; a norm's class has ``norm`` in its name. 
 an InitConfig may set follows from the names that PyTorch and Hugging Face give to layers.
 """
 
+import copy
+import itertools
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -29,7 +31,7 @@ HOOKED: Mapping[str, Group] = {
 """The matrices of a HookedTransformer."""
 _HEAD = re.compile(r"(^|\.)(lm_head|embed_out|unembed)$")
 _BLOCK = re.compile(
-    r"(attn|attention)|mlp|ffn|feed_?forward|intermediate|(fc|linear)[12]$"
+    r"(attn|attention)|mlp|ffn|feed_?forward|intermediate|(fc|linear)\d+$"
     r"|(?<!attention\.)(?<!attn\.)output\.dense$",
     re.IGNORECASE,
 )  # the last one in a matrix's name tells whether it is of an attention or of an MLP
@@ -37,7 +39,12 @@ _READS = re.compile(r"(^|\.)(to_|w_?)?((q|k|query|key)|v|value)(_proj|_lin|_attn
 _WRITES = re.compile(
     r"(^|\.)((to_|w_?)?o(ut|utput)?(_proj|_lin)?(\.\d+|\.dense)?|dense|proj|c_proj)$", re.IGNORECASE
 )
-_FUSED = re.compile(r"(^|\.)(c_attn|query_key_value|(to_|w)?qkv(_proj)?)$", re.IGNORECASE)
+_FUSED = re.compile(
+    r"(^|\.)(c_attn|query_key_value|(to_|w)?q?kv(_proj)?|(?<=attn\.|tion\.)in_proj)$", re.IGNORECASE
+)
+_WRAPPERS = re.compile(
+    r"^(_orig_mod\.)?module(?=\.)|(^|\.)(_orig_mod|_fsdp_wrapped_module|base_layer)(?=\.|$)"
+)  # of DDP, torch.compile, FSDP and PEFT
 _SPLIT = {
     ("GPT2Attention", "c_attn"): False,
     ("MultiheadAttention", "in_proj"): False,
@@ -47,6 +54,8 @@ _SPLIT = {
 head (q, k and v of a head, then of the next), or else one after another."""
 _TABLES, _TRANSPOSED = nn.Embedding | nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd
 _LINEAR = nn.Linear | nn.modules.conv._ConvNd
+_NORMS = nn.LayerNorm | nn.GroupNorm | nn.RMSNorm | nn.modules.batchnorm._NormBase
+_OFFSETS = ("bias", "b", "beta", "shift", "offset")
 _OF_A_NORM = ("weight", "bias", "w", "b", "g", "scale", "shift", "gain", "offset", "gamma", "beta")
 
 
@@ -66,7 +75,7 @@ class Parameter:
     tensor: Tensor
     owner: nn.Module
     kind: str | None = None
-    """``matrix``, ``table`` (an embedding), ``bias``, ``norm``; None where nothing is known."""
+    """``matrix``, ``table`` (an embedding), ``bias``, ``norm``, ``keep`` (empty); None: unknown."""
     d_in: int | None = None
     """Inputs of one output of a matrix, or of a bias's matrix; the width of an embedding."""
     group: Group | None = None
@@ -91,34 +100,113 @@ class Parameter:
         return flat if self.inputs_first else flat.mT
 
 
-def parameters(module: nn.Module) -> list[list[Parameter]]:
+def parameters(
+    module: nn.Module, is_kept: Callable[[str], bool] = lambda _: False
+) -> list[list[Parameter]]:
     """Every tensor of a module, under each of its names.
 
     Raises:
-        ConfigError: a tensor is on the device meta, a weight is quantised, or there is none.
+        ConfigError: a tensor is on the device meta or in shards, or quantised or complex and not
+            kept; two tensors share memory; or there is none.
     """
+    found = _found(module)
+    for each, *_ in found:
+        if hasattr(each.tensor, "full_tensor") or (_is_flat(each) and not each.tensor.numel()):
+            raise ConfigError(f"{each.name} is in shards (a DTensor, or empty): gather it first")
+    named = [name or "the model" for name, x in module.named_modules()
+             if hasattr(x, "_packed_params") or getattr(x, "is_quantized", False)]  # fmt: skip
+    named += [f"{x.name} ({x.tensor.dtype})" for x, *_ in found if not is_kept(x.name)
+              if not x.tensor.is_floating_point() or x.tensor.element_size() < 2]  # fmt: skip
+    if named:
+        what = f"{named[0]} is {'complex' if 'torch.complex' in named[0] else 'quantised'}"
+        need = "expected floating-point numbers of 16 bits or more"
+        raise ConfigError(f"{what}; {need}: load the model so, or keep it by a rule")
+    return found
+
+
+def _found(module: nn.Module) -> list[list[Parameter]]:
     list(placed(checked(module, nn.Module, "module")))
-    _check_not_quantised(module)
     tables = {id(part.weight) for part in module.modules() if isinstance(part, _TABLES)}
     cfg = module.cfg if isinstance(module, HookedTransformer) else None
     found: dict[int, list[Parameter]] = {}
-    for name, tensor in module.named_parameters(remove_duplicate=False):
+    for name, tensor in nn.Module.named_parameters(module, remove_duplicate=False):
+        if isinstance(tensor, nn.parameter.UninitializedParameter):
+            raise ConfigError(f"{name} has no shape yet: run the module once first")
         place = name.rpartition(".")[0]
         owner, above = module.get_submodule(place), module.get_submodule(place.rpartition(".")[0])
-        each = (
-            _known(name, tensor, owner, above) if cfg is None else _hooked(name, tensor, owner, cfg)
-        )
+        each = _hooked(name, tensor, owner, cfg) if cfg else _known(name, tensor, owner, above)
         if each.kind == "matrix" and id(tensor) in tables:
-            each = Parameter(name, tensor, owner, "matrix", each.d_in, "embed", each.inputs_first)
+            each = replace(each, group="embed", parts=())
         found.setdefault(id(tensor), []).append(each)
     if not found:
         raise ConfigError(f"the {type(module).__name__} has no parameters")
+    _check_apart([same[0] for same in found.values()])
     return list(found.values())
+
+
+def _check_apart(found: list[Parameter]) -> None:
+    """ConfigError if two tensors share memory: to set one would change the other."""
+    spans = []
+    for t, name in ((x.tensor, x.name) for x in found):
+        if type(t) in (Tensor, nn.Parameter) and t.layout is torch.strided and t.numel():
+            last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
+            spans.append((str(t.device), t.data_ptr(), last * t.element_size(), name))
+    for (device, start, last, one), (where, other, _, two) in itertools.pairwise(sorted(spans)):
+        if device == where and other <= start + last:
+            raise ConfigError(f"{one} and {two} share memory: tie them as one Parameter")
+
+
+def unwrapped(name: str) -> str:
+    """The name without what DDP, FSDP, torch.compile and PEFT put into it."""
+    return _WRAPPERS.sub("", name).lstrip(".")
+
+
+@torch.random.fork_rng(devices=[])
+def identity(each: Parameter) -> float | None:
+    """What a norm's parameter is where it changes nothing: 0 for an offset, 1 for most gains.
+
+    Gemma's RMSNorm multiplies by 1 + weight. So the norm is tried, unless it is one of PyTorch's:
+    on vectors, then on images. A gain of one element, such as a temperature, has no such value.
+    """
+    if each.name.rpartition(".")[2] in _OFFSETS:
+        return 0.0
+    forward: Any = type(each.owner).forward
+    if isinstance(each.owner, _NORMS) and forward.__module__.startswith("torch."):
+        return 1.0
+    norm = copy.deepcopy(each.owner).cpu().float()
+    torch.default_generator.manual_seed(0)
+    for behind, gain in itertools.product(((), (5, 7)), (1.0, 0.0)):
+        for name, parameter in norm.named_parameters():
+            parameter.fill_(0.0 if name in _OFFSETS else gain)
+        x = torch.randn((4, *each.tensor.shape, *behind), dtype=torch.float32, device="cpu")
+        try:
+            size = float(norm(x).square().mean())
+        except Exception:  # a norm that takes something else
+            continue
+        if abs(size - 1) < 0.05 and each.tensor.numel() > 1:
+            return gain
+    return None
+
+
+def of_unknown_group(found: list[Parameter]) -> list[Parameter]:
+    """Matrices of an attention that do not tell if they are queries, keys, values or outputs."""
+    places = [unwrapped(x.place) for x in found]
+    around = [re.sub(r"(^|\.)(heads\.\d+\.)?[^.]+$", "", place) for place in places]
+    beside = {at for x, at in zip(found, around, strict=True) if x.group in ("qk", "vo")}
+    return [x for x, place, at in zip(found, places, around, strict=True)
+            if not x.group and not x.parts and (is_fused(place) or at in beside
+            or _attends(".".join(place.split(".")[-3:])))]  # fmt: skip
+
+
+def _attends(place: str) -> bool | None:
+    """Whether the last block in a path is an attention; None without a block."""
+    blocks = list(_BLOCK.finditer(place))
+    return bool(blocks[-1][1]) if blocks else None
 
 
 def is_fused(name: str) -> bool:
     """Whether a matrix is called as one of queries, keys and values together."""
-    return _FUSED.search(name) is not None
+    return _FUSED.search(unwrapped(name)) is not None
 
 
 def hooked_kind(name: str) -> str:
@@ -138,18 +226,29 @@ def decay_groups(
     """What a PyTorch optimizer takes: ``torch.optim.AdamW(decay_groups(module, 0.1), lr=1e-3)``.
 
     AdamW of both papers (appendix A), and of this package, decays every parameter. Without
-    ``norms_and_biases`` no vector decays, as in Hugging Face's ``Trainer``.
+    ``norms_and_biases`` those of norms, biases and other vectors do not decay.
 
     Raises:
-        ConfigError: a coefficient that is negative or not finite.
+        ConfigError: a coefficient that is negative or not finite, tensors that share memory, or
+            without ``norms_and_biases`` a matrix that a wrapper has flattened.
     """
     weight_decay = checked(weight_decay, float, "weight_decay", low=0)
     groups: dict[float, list[Tensor]] = {weight_decay: [], 0.0: []}
-    for each, *_ in parameters(module):
+    for each, *_ in _found(module):
+        if not norms_and_biases and _is_flat(each):
+            raise ConfigError(
+                f"{each.name} is flattened: make the groups before wrapping the model"
+            )
         is_spared = not norms_and_biases and (each.kind in ("norm", "bias") or each.tensor.ndim < 2)
         if each.tensor.requires_grad:
             groups[0.0 if is_spared else weight_decay].append(each.tensor)
     return [{"params": of, "weight_decay": decay} for decay, of in groups.items() if of]
+
+
+def _is_flat(each: Parameter) -> bool:
+    """Whether a matrix has become a vector, as in shards."""
+    is_matrix = isinstance(each.owner, _TABLES | _LINEAR) and each.name.endswith("weight")
+    return each.tensor.ndim < 2 and (is_matrix or each.name.endswith("_flat_param"))
 
 
 def _hooked(name: str, tensor: Tensor, owner: nn.Module, cfg: Any) -> Parameter:
@@ -167,60 +266,62 @@ def _hooked(name: str, tensor: Tensor, owner: nn.Module, cfg: Any) -> Parameter:
 
 def _known(name: str, tensor: Tensor, owner: Any, above: nn.Module) -> Parameter:
     own, plain = name.rpartition(".")[2], Parameter(name, tensor, owner)
+    place = re.sub(r"[._]weight$|\.bias$", "", unwrapped(name))
+    if not tensor.numel():
+        return replace(plain, kind="keep")
     is_other = isinstance(owner, _TABLES | _LINEAR)  # such as a linear map that normalises
-    if "norm" in type(owner).__name__.lower() and not is_other and own in _OF_A_NORM:
+    is_norm = isinstance(owner, _NORMS) or "norm" in type(owner).__name__.lower()
+    if is_norm and not is_other and own in _OF_A_NORM:
         return Parameter(name, tensor, owner, "norm")
     if isinstance(owner, _TABLES) and own == "weight":
         return Parameter(name, tensor, owner, "table", owner.embedding_dim, "embed", True)
     weight, library = owner._parameters.get("weight"), sys.modules.get("transformers.pytorch_utils")
     d_in, inputs_first = None, isinstance(owner, _TRANSPOSED)
     if isinstance(owner, nn.MultiheadAttention):
-        above, d_in = owner, tensor.shape[1] if tensor.ndim == 2 else owner.embed_dim
-    elif weight is None:  # computed from others, as weight norm, spectral norm and pruning do
-        pass
-    elif isinstance(owner, _LINEAR):  # transposed: of the mirror image
-        d_in = weight.numel() // len(weight)
+        one_width = owner.embed_dim if owner._qkv_same_embed_dim else None
+        above, d_in = owner, tensor.shape[1] if tensor.ndim == 2 else one_width
+    elif weight is None or weight.ndim < 2 or not weight.numel():
+        pass  # computed from others, as weight norm, spectral norm and pruning do; or in shards
+    elif isinstance(owner, _LINEAR):
+        d_in = weight.numel() // len(weight)  # transposed: of the mirror image
+        if isinstance(owner, nn.Linear) and d_in != owner.in_features:
+            inputs_first = weight.shape == (owner.in_features, owner.out_features)
+            d_in = len(weight) if inputs_first else None
     elif library is not None and isinstance(owner, library.Conv1D):  # a linear map [d_in, d_out]
         d_in, inputs_first = len(weight), True
     if own.endswith("bias") or own.startswith("bias_"):
-        group = _group(name.removesuffix(".bias")) if weight is not None else None
+        group = _group(place, above) if weight is not None else None
         return Parameter(name, tensor, owner, "bias", d_in, group)
     is_weight = own == "weight" or (above is owner and own.endswith("_weight"))
     if d_in is None or not is_weight or tensor.ndim < 2:
         return plain
-    parts = _parts(tensor, d_in, plain.place, above)
-    group = None if parts else _group(plain.place)
+    parts = _parts(tensor, d_in, place, above)
+    group = None if parts else _group(place, above)
     return Parameter(name, tensor, owner, "matrix", d_in, group, inputs_first, parts)
 
 
-def _group(place: str) -> Group | None:
+def _group(place: str, above: nn.Module) -> Group | None:
     """The group of a matrix by its name; None of an attention's matrix that has another name."""
     if is_fused(place):
         return None
     if _HEAD.search(place):
         return "embed"
-    blocks = list(_BLOCK.finditer(place))
-    if blocks and blocks[-1][1] is None:
+    attends = isinstance(above, nn.MultiheadAttention) or _attends(place)
+    if attends is False:
         return "mlp"
-    if (reads := _READS.search(place)) is not None:
-        return "vo" if reads[4] is None else "qk"
-    return "vo" if blocks and _WRITES.search(place) else None
+    if (reads := _READS.search(place)) is None:
+        return "vo" if attends and _WRITES.search(place) else None
+    beside = (_READS.search(name) for name in above._modules)  # a critic has a ``value`` alone
+    is_v = reads[4] is None and (attends or any(x and x[4] for x in beside))
+    return "qk" if reads[4] else "vo" if is_v else None
 
 
 def _parts(tensor: Tensor, d_in: int, place: str, attention: Any) -> tuple[Part, ...]:
-    by_head = _SPLIT.get((type(attention).__name__, place.rpartition(".")[2]))
+    own = place.rpartition(".")[2]
+    names = ((kind.__name__, own) for kind in type(attention).__mro__)
+    by_head = next((_SPLIT[name] for name in names if name in _SPLIT), None)
     if by_head is None or tensor.numel() != 3 * d_in**2:
         return ()
     n_heads = attention.config.num_attention_heads if by_head else 1
     q, k, v = torch.arange(3 * d_in, device="cpu").view(n_heads, 3, -1).unbind(1)
     return Part("q", "qk", q.flatten()), Part("k", "qk", k.flatten()), Part("v", "vo", v.flatten())
-
-
-def _check_not_quantised(module: nn.Module) -> None:
-    named = ["the model"] if getattr(module, "is_quantized", False) else []
-    named += [name for name, part in module.named_modules() if hasattr(part, "_packed_params")]
-    named += [f"{name} ({tensor.dtype})" for name, tensor in module.named_parameters()
-              if not tensor.is_floating_point() or tensor.element_size() < 2]  # fmt: skip
-    if named:
-        need = "expected floating-point numbers of 16 bits or more"
-        raise ConfigError(f"{named[0]} is quantised; {need}: load the model without quantisation")
