@@ -225,7 +225,8 @@ class Pages:
         """How many runs of the same kind would find the least effect, and how long they train."""
         if judged.finding is None or (found := judged.finding.found) is None:
             return ""
-        times, why = (found.finds / claim.least) ** 2, ""
+        # a limit has no least effect to be found: a narrower interval settles it
+        times, why = (found.finds / claim.least) ** 2 if claim.least else 0.0, ""
         if times <= 1:  # the interval reaches the least effect
             if claim.takes:
                 return ""
