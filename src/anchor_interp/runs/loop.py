@@ -225,12 +225,14 @@ def arithmetic(config: TrainConfig) -> Iterator[None]:
     A softmax makes such numbers, and products of them take some CPUs a hundred times as long.
     Each thread has a setting of its own, so it is left where several work on an update.
     """
-    products, flushed = torch.get_float32_matmul_precision(), sys.float_info.min / 2 == 0
-    if config.precision == "tf32":
+    in_tf32, flushed = config.precision == "tf32", sys.float_info.min / 2 == 0
+    products = torch.get_float32_matmul_precision() if in_tf32 else ""
+    if in_tf32:
         torch.set_float32_matmul_precision("high")
     torch.set_flush_denormal(flushed or torch.get_num_threads() == 1)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(products)
+        if in_tf32:
+            torch.set_float32_matmul_precision(products)
         torch.set_flush_denormal(flushed)
