@@ -188,10 +188,9 @@ def test_the_results_and_the_claims_fit_a_screen(site: Path, browser: Any) -> No
         assert 0 <= head["x"] <= head["x"] + head["width"] <= width
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert watched.complaints == []
-        assert page.locator(".ledger tbody tr").count() == sum(
-            not claim.later for claim in family()
-        )
-        for claim in family()[::20]:
+        here = [claim for claim in family() if not claim.later]
+        assert page.locator(".ledger tbody tr").count() == len(here)
+        for claim in here[::20]:
             row = page.locator(".ledger tr", has=page.locator(f"#{claim.name}"))
             assert claim.short in row.inner_text()
         page.close()

@@ -113,7 +113,7 @@ def test_a_kill_changes_nothing(
 def test_an_end_between_evaluations_is_measured_and_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anchor_interp.runs.config._MOST_AFTER_FIT", 7)
+    monkeypatch.setattr("anchor_interp.runs.schedule._MOST_AFTER_FIT", 7)
     run = trained(config(), tmp_path / "whole")
     result = run.folder.result() or {}
     assert result["steps"] == result["fitted_step"] + 7
