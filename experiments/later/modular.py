@@ -26,7 +26,7 @@ from common import Panels, main
 from complexity_control import CONTROL
 from drawing import strips
 from effects import Row, Test, values_of
-from later.windows import LITTLE, LR, QUARTERS, STEPS, WARMUP, NotWorse, window
+from later.windows import LITTLE, LR, QUARTERS, STEPS, WARMUP, NotWorse, quarter, window
 from studies import Data, Study
 
 CONSTANT, MUCH, BEST_QUARTER = 1.0, 3.0, 1  # tuned on runs of seed 9101
@@ -101,9 +101,7 @@ def _modular() -> Sweep:
 
 def arm(row: Row) -> str:
     """The arm of a run."""
-    if not row["schedule"]:
-        return f"constant {row['weight_decay']:g}"
-    return f"quarter {1 + QUARTERS.index(int(row['schedule'].split()[0]))}"
+    return quarter(row) or f"constant {row['weight_decay']:g}"
 
 
 def _in(name: str) -> Test:

@@ -63,13 +63,16 @@ RUNS = {
 }  # fmt: skip
 
 
+def quarter(row: Row) -> str:
+    """The quarter that is the window of a run; empty without a window."""
+    begin = (row["schedule"] or "").split()[:1]
+    return f"quarter {1 + QUARTERS.index(int(begin[0]))}" if begin else ""
+
+
 def arm(row: Row) -> str:
     """The arm of a run of ``windows``."""
-    if not row["schedule"]:
-        by_decay = {LITTLE: "none", MUCH: "throughout"}
-        return by_decay.get(row["weight_decay"], "equal sum")
-    begin = int(row["schedule"].split()[0])
-    return f"quarter {1 + QUARTERS.index(begin)}"
+    by_decay = {LITTLE: "none", MUCH: "throughout"}
+    return quarter(row) or by_decay.get(row["weight_decay"], "equal sum")
 
 
 def _in(*arms: str) -> Test:

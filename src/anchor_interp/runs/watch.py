@@ -35,7 +35,7 @@ def watch(trainer: Any, matrices: str = "*") -> None:
     log = trainer.log
 
     class Watch(TrainerCallback):  # type: ignore[misc]
-        watched, warn = matrices, _LOGGER.warning
+        watched, has_warned = matrices, False
 
         def on_train_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
             if state.global_step == 0:
@@ -52,8 +52,9 @@ def watch(trainer: Any, matrices: str = "*") -> None:
             try:
                 return weight_measures(trainer.model, matrices, first)
             except ConfigError as error:
-                self.warn("no measures at step %s: %s", trainer.state.global_step, error)
-                self.warn = _LOGGER.debug  # type: ignore[method-assign]
+                if not self.has_warned:
+                    _LOGGER.warning("no measures at step %s: %s", trainer.state.global_step, error)
+                self.has_warned = True
                 return {}
 
     trainer.add_callback(callback := Watch())
