@@ -47,8 +47,8 @@ from studies import Data, Study, known
 ROOT = Path(__file__).parents[1]
 EVIDENCE = ROOT / "docs" / "evidence" / "claims.json"
 _DOCS = (
-    "results", "claims", "verdict", "questions", "mechanism", "tasks", "own-training",
-    *(f"evidence/{name}" for name in ("corners", "field", "unanswered", "verdict", "wide")),
+    "results", "claims", "field", "verdict", "questions", "mechanism", "tasks", "own-training",
+    *(f"evidence/{name}" for name in ("corners", "unanswered", "verdict", "wide")),
 )  # fmt: skip
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _DOCS)]
 OPEN = ("inconclusive", "not answerable here", "nothing comparable", "not run")
@@ -213,7 +213,7 @@ class Pages:
             judged = self.judged[claim.name]
             if judged.verdict in OPEN:
                 why = judged.reason.partition(";")[0]
-                page = "field.md" if claim.later else "../claims.md"
+                page = "../field.md" if claim.later else "../claims.md"
                 link = f"[`{claim.name}`]({page}#{claim.name})"
                 takes = " ".join(filter(None, (claim.takes, self._more_runs(claim, judged))))
                 whose = "later" if claim.later else "ours" if claim.ours else "paper"

@@ -8,6 +8,7 @@ and 1 in a window; the rate is constant, so equal windows have equal sums of dec
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 
@@ -19,7 +20,7 @@ from claims import registered
 from common import Panels, main
 from complexity_control import CONTROL
 from drawing import strips
-from effects import Difference, Finding, Rise, Row, Rows, Test, grouped, values_of
+from effects import Difference, Finding, Mean, Rise, Row, Rows, Test, grouped, values_of
 from studies import Data, Study
 
 STEPS, LR, LITTLE, MUCH = 3_000, 1e-3, 0.01, 1.0
@@ -29,6 +30,7 @@ QUARTERS = [WARMUP + (STEPS - WARMUP) * n // 4 for n in range(5)]
 # a constant decay with the sum of a quarter; a warm-up has half the sum of rates
 EQUAL = round(LITTLE + (MUCH - LITTLE) * (QUARTERS[1] - WARMUP) / (STEPS - WARMUP / 2), 4)
 ONSETS = (250, 500, 750, 1_000, 1_500, 2_000)
+EDGE = tuple(range(500, 1_200, 100))  # onsets where those of gamma 0.4 fall from 0.73 to below 0.31
 _START = override(CONTROL, steps=STEPS, lr=LR, lr_end=LR, warmup=WARMUP / STEPS)
 
 
@@ -60,6 +62,9 @@ RUNS = {
     "windows": Study("a quarter with much decay", lambda: _swept([*ARMS.values()], 1120)),
     "onsets": Study("when much decay begins",
                     lambda: _swept([window(onset) for onset in ONSETS], 1130)),
+    "edge": Study("onsets 100 steps apart", lambda: Sweep(tuple(
+        Grid(window(onset), {"gamma": (0.4,)}, seeds=tuple(range(1150, 1160))) for onset in EDGE
+    ))),
 }  # fmt: skip
 
 
@@ -95,6 +100,36 @@ def basins(rows: Rows) -> list[Row]:
     ]  # fmt: skip
 
 
+def onset(row: Row) -> str:
+    """After which step the decay of a run of ``onsets`` begins."""
+    begin: str = row["schedule"].split()[0]
+    return f"after {begin}"
+
+
+def drops(rows: Rows) -> list[Row]:
+    """A row for each seed whose runs are all there: its fall of OOD accuracy at the others' edge.
+
+    The edge of the others is the pair of onsets 100 steps apart where their mean falls most: a
+    seed's own noise does not choose the place where it is measured.
+    """
+    done = grouped([row for row in rows if row["status"] == "done"], ("seed",))
+    falls = {}
+    for (seed,), mine in done.items():
+        by_onset = {onset(row): row["ood_accuracy"] for row in mine}
+        if len(by_onset) == len(EDGE):
+            curve = [by_onset[f"after {step}"] for step in EDGE]
+            falls[seed] = [early - late for early, late in pairwise(curve)]
+    found = []
+    for seed, own in falls.items():
+        others = [fall for other, fall in falls.items() if other != seed]
+        means = [mean(place) for place in zip(*others, strict=True)]
+        if means:
+            place = means.index(max(means))
+            found.append(done[seed,][0] | {"censored": False, "run_id": str(seed),
+                                           "drop": own[place], "place": EDGE[place]})  # fmt: skip
+    return found
+
+
 class NotWorse(Difference):
     """A difference plus what it may be worse by: a margin, which is missed and not reversed."""
 
@@ -116,20 +151,17 @@ CLAIMS = [
                           runs=("windows",), within=("gamma",), cluster=("seed",))),
     registered("windows-basin", "small weights: fewer onsets lead to the rule",
                Rise("basin", "gamma", sign=-1, runs=("onsets",), select=basins)),
+    registered("windows-edge", "the edge: an onset 100 steps later does far less",
+               Mean("drop", runs=("edge",), select=drops)),
 ]  # fmt: skip
-
-
-def onset(row: Row) -> str:
-    """After which step the decay of a run of ``onsets`` begins."""
-    begin: str = row["schedule"].split()[0]
-    return f"after {begin}"
 
 
 def draw(data: Data) -> Panels:
     """OOD accuracy by arm and by onset, a panel a gamma."""
-    names = {"windows": [*ARMS], "onsets": [f"after {step}" for step in ONSETS]}
+    names = {"windows": [*ARMS], "onsets": [f"after {step}" for step in ONSETS],
+             "edge": [f"after {step}" for step in EDGE]}  # fmt: skip
     panels = []
-    for (study, places), of in zip(names.items(), (arm, onset), strict=True):
+    for (study, places), of in zip(names.items(), (arm, onset, onset), strict=True):
         for (gamma,), rows in grouped(data.rows(study), ("gamma",)).items():
             found = {place: values_of([r for r in rows if of(r) == place], "ood_accuracy")
                      for place in places}  # fmt: skip

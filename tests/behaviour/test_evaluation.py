@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from small_models import FEW_KEYS, small_exact
+from torch import nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import canonical_json, from_dict
@@ -308,6 +309,17 @@ def test_a_bias_that_is_no_parameter_is_looked_at_like_a_weight(value: float) ->
     buffer = dict(model.named_buffers())["blocks.1.attn.b_Q"]
     buffer[0, 1:3] = value
     with pytest.raises(ConfigError, match=r"1\.attn\.b_Q holds 2 of 4 values that are not finite"):
+        evaluate(model, TASKS["neurips"], n=5)
+
+
+def test_a_mask_of_a_called_model_is_no_wrong_weight() -> None:
+    """Models of one's own often keep a causal mask of 0 and -inf as a buffer."""
+    model = nn.Embedding(201, 201)
+    expected = evaluate(model, TASKS["neurips"], n=5)
+    model.register_buffer("causal", torch.full((9, 9), -torch.inf).triu(1))
+    assert evaluate(model, TASKS["neurips"], n=5) == expected
+    model.causal[0, 0] = 1.0
+    with pytest.raises(ConfigError, match="causal holds 36 of 81 values that are not finite"):
         evaluate(model, TASKS["neurips"], n=5)
 
 

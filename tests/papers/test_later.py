@@ -72,6 +72,25 @@ def test_a_basin_is_the_share_of_onsets_that_led_to_the_rule() -> None:
     assert [row["gamma"] for row in windows.basins(rows)] == [0.7]
 
 
+def test_a_seed_falls_where_the_others_fall_most() -> None:
+    curves = {1: [1, 1, 1, 0, 0, 0, 0], 2: [1, 0.5, 0.5, 0, 0, 0, 0], 3: [1, 0, 0, 0, 0, 0, 0]}
+    rows: list[Row] = [
+        {
+            "run_id": f"{seed}-{step}",
+            "seed": seed,
+            "schedule": f"{step} 0.001 1.0",
+            "ood_accuracy": float(accuracy),
+            "status": "done",
+        }
+        for seed, curve in curves.items()
+        for step, accuracy in zip(windows.EDGE, curve, strict=True)
+    ]
+    # of two other seeds that fall at two places the first place counts
+    found = windows.drops(rows)
+    assert [(row["place"], row["drop"]) for row in found] == [(500, 0.0), (500, 0.5), (700, 0.0)]
+    assert [row["seed"] for row in windows.drops(rows[1:])] == [2, 3]
+
+
 def test_reasoning_follows_the_rule_and_memory_a_table() -> None:
     task = memory.two_parts(1)
     kinds = grouped([{"memory": any(token in memory.MEMORY for token in pair), "pair": pair}

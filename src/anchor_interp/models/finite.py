@@ -62,8 +62,8 @@ def check_weights(model: nn.Module) -> None:
         if weight.numel() and torch.stack(weight.aminmax()).isfinite().all():
             continue
         finite = torch.isfinite(weight)
-        if name.endswith("IGNORE"):  # the score of a masked position
-            finite |= torch.isneginf(weight)
+        if not isinstance(weight, nn.Parameter) and not weight[finite].any():
+            finite |= torch.isneginf(weight)  # a mask, or the score of a masked position
         if wrong := int((~finite).sum()):
             text = f"{name} holds {wrong:,} of {weight.numel():,} values that are not finite"
             raise ConfigError(f"{text}; restore the file, or take an earlier checkpoint (Run.at)")
