@@ -5,7 +5,8 @@ the papers' probe sequence (NeurIPS paper, figures 3a and 3c) side by side as
 ``figures/routes.png``, and prints them. With models, run folders or specimens such as
 ``tiny/composite/1``, it draws their maps of answers: which function each applies, by key and its
 position. ``figures/answer-maps.png`` has
-``tiny/memorizing/1 tiny/composite/1 tiny/symmetric/1 tiny/inferential/3``.
+``tiny/memorizing/1 tiny/composite/1 tiny/symmetric/1 tiny/inferential/3``. ``FOLDER@STEP`` is a
+checkpoint of a run; its map has the step as its title.
 """
 
 import argparse
@@ -35,7 +36,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=FIGURES / "answer-maps.png")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    maps = {model: answer_map(load(model)) for model in asked.models}
+    maps = {}
+    for model in asked.models:
+        name, _, step = model.partition("@")
+        run = load(name)
+        maps[f"step {step}" if step else name] = answer_map(run.at(int(step)) if step else run)
     for model, found in maps.items():
         print(f"{model}: {found.sentence}")
     if maps:

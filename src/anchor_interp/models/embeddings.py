@@ -158,16 +158,18 @@ def arithmetic_steps(
     share = float(np.trace(rest) / np.trace(whole))
     if share < 1e-12:  # the rest is rounding
         share, rest = 0.0, rough
-    observed = _closeness(rest, every)
+    distances = _distances(n, every)
+    observed = _closeness(rest, distances)
     generator = np.random.default_rng(seed)
     orders = (generator.permutation(n) for _ in range(PERMUTATIONS))
-    permuted = (rough @ rest[np.ix_(order, order)] @ rough for order in orders)
-    drawn = np.stack([_closeness(products, every) for products in permuted])
+    # of the permuted rest its own smooth part is taken away too: <R D R, P> = <D, R P R>
+    of_rest = rough @ distances @ rough
+    drawn = np.stack([_closeness(rest[np.ix_(order, order)], of_rest) for order in orders])
     spread = drawn.std(0, ddof=1)
     reached = as_large(drawn, observed, size=1).sum(0)
     excess, p_values = observed - drawn.mean(0), (1 + reached) / (1 + PERMUTATIONS)
     ranking = np.argsort(-excess / spread).tolist()
-    closeness = _closeness(whole, every)
+    closeness = _closeness(whole, distances)
     return StepTest(
         steps=every,
         closeness=closeness,
@@ -182,14 +184,26 @@ def arithmetic_steps(
     )
 
 
+def _distances(
+    n: int, steps: Int64[np.ndarray, " step"]
+) -> Float[np.ndarray, "distance number number"]:
+    """Squared distances as factors of all scalar products: of every step, then of any two numbers.
+
+    The mean over i of |x_(i+s) - x_i|^2 is the sum of D'D / (n - s) times the products of x, where
+    D takes the differences.
+    """
+    moves = [np.eye(n)[step:] - np.eye(n)[:-step] for step in steps]
+    return np.stack([*(move.T @ move / len(move) for move in moves),
+                     2 * (np.eye(n) - 1 / n) / (n - 1)])  # fmt: skip
+
+
 def _closeness(
-    products: Float[np.ndarray, "number number"], steps: Int64[np.ndarray, " step"]
+    products: Float[np.ndarray, "number number"],
+    distances: Float[np.ndarray, "distance number number"],
 ) -> Float[np.ndarray, " step"]:
     """Closeness of every step from the scalar products of all embeddings."""
-    n, squares = len(products), np.diagonal(products)
-    all_pairs = 2 * (squares.sum() - products.sum() / n) / (n - 1)
-    apart = [(squares[s:] + squares[:-s] - 2 * np.diagonal(products, s)).mean() for s in steps]
-    return np.array(1 - np.array(apart) / all_pairs)
+    *apart, any_two = distances.reshape(len(distances), -1) @ products.ravel()
+    return np.array(1 - np.array(apart) / any_two)
 
 
 def _participation(eigenvalues: Float[np.ndarray, " component"]) -> float:
