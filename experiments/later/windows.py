@@ -149,10 +149,10 @@ CLAIMS = [
     registered("windows-middle", "equal sum of decay: the middle does better",
                Difference("ood_accuracy", _in("quarter 2", "quarter 3"), _in("quarter 1"), _FREE,
                           runs=("windows",), within=("gamma",), cluster=("seed",))),
-    registered("windows-basin", "small weights: fewer onsets lead to the rule",
-               Rise("basin", "gamma", sign=-1, runs=("onsets",), select=basins)),
     registered("windows-edge", "the edge: an onset 100 steps later does far less",
                Mean("drop", runs=("edge",), select=drops)),
+    registered("windows-basin", "small weights: fewer onsets lead to the rule",
+               Rise("basin", "gamma", sign=-1, runs=("onsets",), select=basins)),
 ]  # fmt: skip
 
 
@@ -162,6 +162,8 @@ def draw(data: Data) -> Panels:
              "edge": [f"after {step}" for step in EDGE]}  # fmt: skip
     panels = []
     for (study, places), of in zip(names.items(), (arm, onset, onset), strict=True):
+        if study not in data:
+            continue
         for (gamma,), rows in grouped(data.rows(study), ("gamma",)).items():
             found = {place: values_of([r for r in rows if of(r) == place], "ood_accuracy")
                      for place in places}  # fmt: skip
