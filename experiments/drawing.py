@@ -158,10 +158,11 @@ def strips(
     *,
     reference: float | None = None,
     hollow: Mapping[str, Sequence[bool]] | None = None,
+    shares: bool = False,
 ) -> Figure:
     """Values of some groups side by side, with their means; without a reference, logarithmic.
 
-    The first line of a group's name gives its colour.
+    The first line of a group's name gives its colour. Shares have an axis from 0 to 1.
     """
     heads = list(dict.fromkeys(name.split("\n")[0] for name in groups))
     with panel(0.9 + 1.0 * len(groups), 3.2) as (figure, axes):
@@ -174,6 +175,9 @@ def strips(
             legend(figure, [HOLLOW])
         else:
             axes.axhline(reference, color=INK, linewidth=0.8, linestyle=":")
+        if shares:
+            axes.set_ylim(-0.03, 1.03)
+        axes.set_xlim(-0.6, len(groups) - 0.4)
         axes.set_xticks(range(len(groups)), list(groups), fontsize=8)
         axes.set_ylabel(label)
         axes.grid(alpha=0.25, axis="y")

@@ -75,7 +75,8 @@ def draw(data: Data) -> Panels:
                  for name in CONDITIONS
                  for (gamma,), mine in grouped([r for r in rows if condition(r) == name],
                                                ("gamma",)).items()}  # fmt: skip
-        panels.append([(f"weight decay {decay:g}", strips(found, "OOD accuracy", reference=0.5))])
+        drawn = strips(found, "OOD accuracy", reference=0.5, shares=True)
+        panels.append([(f"weight decay {decay:g}", drawn)])
     return panels
 
 

@@ -103,7 +103,7 @@ def draw(data: Data) -> Panels:
     ]  # fmt: skip
     return [
         [("(A) steps until half right", strips(steps, "steps", hollow=bounds))],
-        [(title, strips({f"gamma {gamma:g}": values_of(rows, of)
+        [(title, strips({f"gamma\n{gamma:g}": values_of(rows, of)
                          for (gamma,), rows in by_gamma.items()}, "log ratio", reference=0))
          for title, of in ratios],
     ]  # fmt: skip

@@ -158,16 +158,22 @@ CLAIMS = [
 
 def draw(data: Data) -> Panels:
     """OOD accuracy by arm and by onset, a panel a gamma."""
-    names = {"windows": [*ARMS], "onsets": [f"after {step}" for step in ONSETS],
-             "edge": [f"after {step}" for step in EDGE]}  # fmt: skip
+    decays = {"none": LITTLE, "equal sum": EQUAL, "throughout": MUCH}
+    names = {
+        "windows": {name: f"decay {decays[name]:.2g}\nthroughout" if name in decays
+                    else f"decay {MUCH:g}\nin {name}" for name in ARMS},
+        "onsets": {f"after {step}": f"decay {MUCH:g}\nfrom {step} on" for step in ONSETS},
+        "edge": {f"after {step}": f"decay {MUCH:g}\nfrom {step} on" for step in EDGE},
+    }  # fmt: skip
     panels = []
-    for (study, places), of in zip(names.items(), (arm, onset, onset), strict=True):
+    for study, of in {"windows": arm, "onsets": onset, "edge": onset}.items():
         if study not in data:
             continue
         for (gamma,), rows in grouped(data.rows(study), ("gamma",)).items():
-            found = {place: values_of([r for r in rows if of(r) == place], "ood_accuracy")
-                     for place in places}  # fmt: skip
-            panels.append([(f"gamma {gamma:g}", strips(found, "OOD accuracy", reference=0.5))])
+            found = {name: values_of([r for r in rows if of(r) == place], "ood_accuracy")
+                     for place, name in names[study].items()}  # fmt: skip
+            drawn = strips(found, "OOD accuracy", reference=0.5, shares=True)
+            panels.append([(f"gamma {gamma:g}", drawn)])
     return panels
 
 
