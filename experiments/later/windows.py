@@ -3,6 +3,10 @@
 A later paper says that decay in one quarter of the training does what decay throughout does, that
 the middle does more than the beginning, and that an onset has a sharp edge. Here the decay is 0.01,
 and 1 in a window; the rate is constant, so equal windows have equal sums of decay.
+
+``figures/papers/later/window_maps.png`` shows answers of one run, trained from
+``override(window(500), gamma=0.4, seed=1130, checkpoint_every=250)``: with ``experiments`` in the
+PYTHONPATH ``python -m evidence.pictures RUN@500 RUN@1000 ... --out PICTURE`` draws its checkpoints.
 """
 
 import sys
