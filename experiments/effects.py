@@ -114,7 +114,7 @@ class Effect(ABC):
         others: list[Row] = []
         for row in self.select(rows):
             (theirs if self.where(row) else others).append(row)
-        found = self.measure(theirs)
+        found = self._with_both(theirs)
         if whole and self.apart:
             found = replace(found, parts=self._by_name(grouped(theirs, self.apart)))
         if whole and others:
@@ -122,7 +122,14 @@ class Effect(ABC):
         return found
 
     def _by_name(self, groups: Mapping[tuple[Any, ...], Rows]) -> dict[str, Finding]:
-        return {_name(at): replace(self.measure(rows), runs=()) for at, rows in groups.items()}
+        return {_name(at): replace(self._with_both(rows), runs=()) for at, rows in groups.items()}
+
+    def _with_both(self, rows: Rows) -> Finding:
+        """The finding, beside it the effect with the runs that did not converge."""
+        found = self.measure(rows)
+        if found.found is None or not found.censored or self.unconverged:
+            return found
+        return replace(found, with_censored=replace(self, unconverged=True).measure(rows).found)
 
     @abstractmethod
     def measure(self, rows: Rows) -> Finding:
@@ -159,11 +166,6 @@ class Effect(ABC):
             return f"unfitted: {counts} runs never came there"
         return ""
 
-    def with_all(self, rows: Rows, censored: int) -> Estimate | None:
-        """The effect with the runs that did not converge, if it is without them."""
-        again = censored and not self.unconverged
-        return replace(self, unconverged=True).measure(rows).found if again else None
-
 
 @dataclass(frozen=True)
 class Difference(Effect):
@@ -190,7 +192,7 @@ class Difference(Effect):
             return finding_of(samples, censored, problem="not answerable here", note=problem)
         one, two = (values_of(sample, self.of) for sample in samples)
         found = two_samples(one, two) if min(len(one), len(two)) > 1 else None
-        return finding_of(samples, censored, found, with_censored=self.with_all(rows, censored))
+        return finding_of(samples, censored, found)
 
     def _in_strata(self, samples: Sequence[list[Row]], censored: int) -> Finding:
         kinds = [grouped(sample, self.within) for sample in samples]
@@ -286,7 +288,7 @@ class Trend(OverSetting):
         if found is None:
             note = f"{len(used)} runs at several values of {_named(self.on)}"
             return finding_of([used], censored, problem="nothing comparable", note=note)
-        return finding_of([used], censored, found, with_censored=self.with_all(rows, censored))
+        return finding_of([used], censored, found)
 
 
 class Rise(OverSetting):

@@ -146,10 +146,10 @@ _FREE = ("weight_decay",)
 CLAIMS = [
     registered("windows-quarter", "decay in a quarter does as much as throughout",
                NotWorse(_not_worse, _in("quarter 2"), _in("throughout"), _FREE,
-                        runs=("windows",), within=("gamma",))),
+                        runs=("windows",), within=("gamma",), cluster=("seed",))),
     registered("windows-equal-sum", "equal sum of decay: a window does better",
                Difference("ood_accuracy", _in("quarter 2"), _in("equal sum"), _FREE,
-                          runs=("windows",), within=("gamma",))),
+                          runs=("windows",), within=("gamma",), cluster=("seed",))),
     registered("windows-middle", "equal sum of decay: the middle does better",
                Difference("ood_accuracy", _in("quarter 2", "quarter 3"), _in("quarter 1"), _FREE,
                           runs=("windows",), within=("gamma",), cluster=("seed",))),
