@@ -159,12 +159,14 @@ def strips(
     reference: float | None = None,
     hollow: Mapping[str, Sequence[bool]] | None = None,
     shares: bool = False,
+    heads: Sequence[str] = (),
 ) -> Figure:
     """Values of some groups side by side, with their means; without a reference, logarithmic.
 
-    The first line of a group's name gives its colour. Shares have an axis from 0 to 1.
+    The first line of a group's name gives its colour, by its place among ``heads``, if given.
+    Shares have an axis from 0 to 1.
     """
-    heads = list(dict.fromkeys(name.split("\n")[0] for name in groups))
+    heads = heads or list(dict.fromkeys(name.split("\n")[0] for name in groups))
     with panel(0.9 + 1.0 * len(groups), 3.2) as (figure, axes):
         for place, (name, values) in enumerate(groups.items()):
             colour = GROUPS[heads.index(name.split("\n")[0]) % 4]

@@ -113,6 +113,10 @@ class LN(nn.LayerNorm):
     """A norm without the word in its name."""
 
 
+class OwnParameter(nn.Parameter):
+    """A subclass of PyTorch's, as libraries have."""
+
+
 class RelativeAttention(nn.MultiheadAttention):
     """A subclass of PyTorch's."""
 
@@ -126,6 +130,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "part of it": (lambda: shared(lambda m: setattr(m.two, "weight",
                                                     nn.Parameter(m.one.weight.data[4:]))), {},
                    "one.weight and two.weight share memory"),
+    "subclass": (lambda: shared(lambda m: setattr(m.two, "weight",
+                                                  OwnParameter(m.one.weight.data))), {},
+                 "one.weight and two.weight share memory"),
+    "expanded": (lambda: shared(lambda m: setattr(m.two, "weight", nn.Parameter(
+        torch.ones(1, 16).expand(16, 16)))), {}, "two.weight is expanded, its values share memory"),
+    "head": (lambda: tree("mlp.up", "head"), {"gamma": ai.InitConfig(0.8, gamma_mlp=0.4)},
+             r"no group is known for head.weight: give rules=\{'head.weight': 'embed'\}, 'mlp'"),
+    "norm": (lambda: nn.LayerNorm(4), {"rules": {"weight": 8}}, "a norm has no inputs; expected"),
     "nanoGPT": (lambda: tree("attn.c_attn", "attn.c_proj"), VO,
                 r"gamma_vo 0.4; no group is known for attn.c_attn.weight: give rules=\{'attn.c_at"),
     "to_qkv": (lambda: tree("attn.to_qkv", "attn.to_out.0"), VO, "known for attn.to_qkv.weight"),
@@ -137,6 +149,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], dict[str, Any], str]] = {
     "heads": (lambda: tree("sa.heads.0.key", "sa.heads.0.value", "sa.proj"), VO,
               "no group is known for sa.proj.weight"),
     "critic": (lambda: tree("policy", "value"), VO, "gamma_vo is 0.4; no parameter is known to be"),
+    "action values": (lambda: tree("policy", "q"), {"gamma": ai.InitConfig(0.8, gamma_qk=0.4)},
+                      "gamma_qk is 0.4; no parameter is known to be"),
     "LoRA": (lambda: tree("q_proj.lora_A.default", "q_proj.lora_B.default"), {},
              r"for q_proj.lora_A.default.weight, .* all without one: .*q_proj.lora_B"),
     "matrix": (lambda: NormThenMix(), {}, r"for w, \(16, 48\) of a NormThenMix"),
@@ -300,6 +314,23 @@ def test_decay_groups_take_what_an_optimizer_takes() -> None:
     doubled.two.weight = nn.Parameter(doubled.one.weight.t())
     with pytest.raises(ai.ConfigError, match="share memory"):
         decay_groups(doubled, 0.1)
+
+
+def test_parts_of_one_storage_that_do_not_overlap_are_apart() -> None:
+    halves: Any = tree("one", "two")
+    whole = torch.zeros(16, 32)
+    halves.one.weight, halves.two.weight = map(nn.Parameter, whole.chunk(2, 1))
+    table = initialize(halves)
+    assert table.std_after.tolist()[::2] == pytest.approx([16**-0.8] * 2, rel=0.2)
+    assert len(decay_groups(halves, 0.1)[0]["params"]) == 4
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+@pytest.mark.parametrize("function", [initialize, ai.complexity, lambda x: decay_groups(x, 0.1)])
+def test_a_scripted_module_is_refused(function: Callable[[nn.Module], Any]) -> None:
+    scripted = torch.jit.script(nn.Linear(4, 4))
+    with pytest.raises(ai.ConfigError, match="module is a ScriptModule; expected the module that"):
+        function(scripted)
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element")

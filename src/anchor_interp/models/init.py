@@ -100,8 +100,9 @@ def initialize(
 
     Raises:
         ConfigError: a parameter without a rule, a shared tensor with two, a rule or a group's rate
-            for no parameter, a bias to be drawn whose matrix is unknown, weights that look trained,
-            are quantised or on the device meta.
+            for no parameter, or where the group of another is unknown; a bias to be drawn whose
+            matrix is unknown; weights that look trained, share memory, are quantised, in shards or
+            on the device meta.
     """
     import pandas
 
@@ -110,7 +111,10 @@ def initialize(
     checked(biases, Biases, "biases")
     if is_bridge(module):
         raise ConfigError("module is a TransformerBridge; initialise its original_model")
-    ruled: dict[str, Any] = checked(rules or {}, dict, "rules")
+    ruled: dict[str, Any] = {
+        pattern: rule[0] if isinstance(rule, tuple | list) and len(rule) == 1 else rule
+        for pattern, rule in checked(rules or {}, dict, "rules").items()
+    }
     known = parameters(module, lambda name: _rule(name, ruled) == "keep")
     if init.scheme == "released" and not isinstance(module, HookedTransformer):
         other = f"a {type(module).__name__} does not tell its d_model and layers"
@@ -235,6 +239,9 @@ def _ruled(each: Parameter, rules: _Rules) -> Parameter | None:
     if not 0 < len(words) == n_words or (fill and n_words > 1):
         names = ", ".join((*get_args(Group), *_FILLS))
         expected = f"expected one of {names}, a d_in such as 64, or ('qk', 64)"
+        raise ConfigError(f"the rule for {each.name} is {shown(rule)}; {expected}")
+    if each.kind == "norm" and d_in and each.tensor.ndim < 2:
+        expected = f"a norm has no inputs; expected one of {', '.join(_FILLS)}"
         raise ConfigError(f"the rule for {each.name} is {shown(rule)}; {expected}")
     kind = fill or ("matrix" if d_in and each.kind != "bias" else each.kind)
     if kind is None:
@@ -365,15 +372,19 @@ def _check_rates(drawn: list[Parameter], init: InitConfig, rules: _Rules) -> Non
     """ConfigError if a group has a rate of its own and no matrix, or perhaps not all of its own."""
     parts = [part for each in drawn for part in each.parts]
     groups = {each.group for each in drawn} | {part.group for part in parts}
-    for group in get_args(Group):
-        if (rate := getattr(init, f"gamma_{group}")) is not None and group not in groups:
+    rates = {group: getattr(init, f"gamma_{group}") for group in get_args(Group)}
+    for group, rate in rates.items():
+        if rate is not None and group not in groups:
             none = f"no parameter is known to be in the group {group}"
             raise ConfigError(f"init.gamma_{group} is {rate}; {none}: name them in rules")
-    unknown = [x for x in of_unknown_group(drawn) if _rule(x.name, rules) is None]
-    if unknown and (init.gamma_qk, init.gamma_vo) != (None, None):
-        what = f"gamma_qk is {init.gamma_qk}, gamma_vo {init.gamma_vo}; no group is known for "
-        give = f"rules={{{_patterns(unknown[:1])!r}: 'qk'}}, 'vo', or its D_IN for init.gamma"
-        raise ConfigError(f"{what}{_patterns(unknown)}: give {give}")
+    of_attention = of_unknown_group(drawn)
+    others = [x for x in drawn if not x.group and not x.parts and x not in of_attention]
+    for (one, two), perhaps in {("qk", "vo"): of_attention, ("embed", "mlp"): others}.items():
+        unknown = [x for x in perhaps if _rule(x.name, rules) is None]
+        if unknown and (rates[one], rates[two]) != (None, None):
+            what = f"gamma_{one} is {rates[one]}, gamma_{two} {rates[two]}; no group is known for "
+            give = f"rules={{{_patterns(unknown[:1])!r}: {one!r}}}, {two!r}, or its D_IN"
+            raise ConfigError(f"{what}{_patterns(unknown)}: give {give} for init.gamma")
 
 
 def _std(tensor: Tensor) -> float:

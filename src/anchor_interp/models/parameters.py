@@ -43,7 +43,8 @@ _FUSED = re.compile(
     r"(^|\.)(c_attn|query_key_value|(to_|w)?q?kv(_proj)?|(?<=attn\.|tion\.)in_proj)$", re.IGNORECASE
 )
 _WRAPPERS = re.compile(
-    r"^(_orig_mod\.)?module(?=\.)|(^|\.)(_orig_mod|_fsdp_wrapped_module|base_layer)(?=\.|$)"
+    r"^((_orig_mod\.)?module|base_model\.model)(?=\.)"
+    r"|(^|\.)(_orig_mod|_fsdp_wrapped_module|base_layer)(?=\.|$)"
 )  # of DDP, torch.compile, FSDP and PEFT
 _SPLIT = {
     ("GPT2Attention", "c_attn"): False,
@@ -55,6 +56,7 @@ head (q, k and v of a head, then of the next), or else one after another."""
 _TABLES, _TRANSPOSED = nn.Embedding | nn.EmbeddingBag, nn.modules.conv._ConvTransposeNd
 _LINEAR = nn.Linear | nn.modules.conv._ConvNd
 _NORMS = nn.LayerNorm | nn.GroupNorm | nn.RMSNorm | nn.modules.batchnorm._NormBase
+_ADDED: Mapping[str, Group] = {"bias_k": "qk", "bias_v": "vo"}  # of nn.MultiheadAttention
 _OFFSETS = ("bias", "b", "beta", "shift", "offset")
 _OF_A_NORM = ("weight", "bias", "w", "b", "g", "scale", "shift", "gain", "offset", "gamma", "beta")
 
@@ -107,14 +109,15 @@ def parameters(
 
     Raises:
         ConfigError: a tensor is on the device meta or in shards, or quantised or complex and not
-            kept; two tensors share memory; or there is none.
+            kept; a tensor is expanded, or two share memory; the module is scripted, or has none.
     """
     found = _found(module)
     for each, *_ in found:
         if hasattr(each.tensor, "full_tensor") or (_is_flat(each) and not each.tensor.numel()):
             raise ConfigError(f"{each.name} is in shards (a DTensor, or empty): gather it first")
     named = [name or "the model" for name, x in module.named_modules()
-             if hasattr(x, "_packed_params") or getattr(x, "is_quantized", False)]  # fmt: skip
+             if hasattr(x, "_packed_params")
+             or getattr(x, "is_quantized", None) is True]  # fmt: skip
     named += [f"{x.name} ({x.tensor.dtype})" for x, *_ in found if not is_kept(x.name)
               if not x.tensor.is_floating_point() or x.tensor.element_size() < 2]  # fmt: skip
     if named:
@@ -126,6 +129,8 @@ def parameters(
 
 def _found(module: nn.Module) -> list[list[Parameter]]:
     list(placed(checked(module, nn.Module, "module")))
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ConfigError("module is a ScriptModule; expected the module that it was made from")
     tables = {id(part.weight) for part in module.modules() if isinstance(part, _TABLES)}
     cfg = module.cfg if isinstance(module, HookedTransformer) else None
     found: dict[int, list[Parameter]] = {}
@@ -146,14 +151,35 @@ def _found(module: nn.Module) -> list[list[Parameter]]:
 
 def _check_apart(found: list[Parameter]) -> None:
     """ConfigError if two tensors share memory: to set one would change the other."""
-    spans = []
-    for t, name in ((x.tensor, x.name) for x in found):
-        if type(t) in (Tensor, nn.Parameter) and t.layout is torch.strided and t.numel():
-            last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
-            spans.append((str(t.device), t.data_ptr(), last * t.element_size(), name))
-    for (device, start, last, one), (where, other, _, two) in itertools.pairwise(sorted(spans)):
-        if device == where and other <= start + last:
-            raise ConfigError(f"{one} and {two} share memory: tie them as one Parameter")
+    before: list[tuple[str, int, int, Parameter]] = []
+    for each in found:
+        t = each.tensor
+        is_plain = type(t).__torch_dispatch__ is nn.Parameter.__torch_dispatch__
+        if not (is_plain and t.layout is torch.strided and t.numel()):
+            continue
+        steps = [*zip(t.shape, t.stride(), strict=True)]
+        if any(n > 1 and not step for n, step in steps):
+            raise ConfigError(f"{each.name} is expanded, its values share memory: clone it")
+        last = t.data_ptr() + sum((n - 1) * step for n, step in steps) * t.element_size()
+        before.append((str(t.device), t.data_ptr(), last, each))
+    before.sort(key=lambda span: span[:3])
+    for index, (device, _, last, one) in enumerate(before):
+        for other_device, start, _, two in before[index + 1 :]:
+            if (device, last) < (other_device, start):
+                break
+            if torch.isin(_addresses(one.tensor), _addresses(two.tensor)).any():
+                raise ConfigError(
+                    f"{one.name} and {two.name} share memory: tie them as one Parameter"
+                )
+
+
+def _addresses(tensor: Tensor) -> Int64[Tensor, " value"]:
+    """Where the values lie in memory, in bytes."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    grid = torch.zeros((), dtype=torch.int64, device="cpu")
+    for n, step in steps:
+        grid = grid[..., None] + torch.arange(n, device="cpu") * step
+    return grid.flatten() * tensor.element_size() + tensor.data_ptr()
 
 
 def unwrapped(name: str) -> str:
@@ -174,6 +200,8 @@ def identity(each: Parameter) -> float | None:
     if isinstance(each.owner, _NORMS) and forward.__module__.startswith("torch."):
         return 1.0
     norm = copy.deepcopy(each.owner).cpu().float()
+    norm._forward_hooks.clear()
+    norm._forward_pre_hooks.clear()
     torch.default_generator.manual_seed(0)
     for behind, gain in itertools.product(((), (5, 7)), (1.0, 0.0)):
         for name, parameter in norm.named_parameters():
@@ -290,7 +318,7 @@ def _known(name: str, tensor: Tensor, owner: Any, above: nn.Module) -> Parameter
     elif library is not None and isinstance(owner, library.Conv1D):  # a linear map [d_in, d_out]
         d_in, inputs_first = len(weight), True
     if own.endswith("bias") or own.startswith("bias_"):
-        group = _group(place, above) if weight is not None else None
+        group = _group(place, above) if weight is not None else _ADDED.get(own)
         return Parameter(name, tensor, owner, "bias", d_in, group)
     is_weight = own == "weight" or (above is owner and own.endswith("_weight"))
     if d_in is None or not is_weight or tensor.ndim < 2:
@@ -311,9 +339,11 @@ def _group(place: str, above: nn.Module) -> Group | None:
         return "mlp"
     if (reads := _READS.search(place)) is None:
         return "vo" if attends and _WRITES.search(place) else None
-    beside = (_READS.search(name) for name in above._modules)  # a critic has a ``value`` alone
-    is_v = reads[4] is None and (attends or any(x and x[4] for x in beside))
-    return "qk" if reads[4] else "vo" if is_v else None
+    beside = [x for name in above._modules if (x := _READS.search(name))]
+    is_v, is_whole = reads[4] is None, len(beside) > 1 and any(x[4] for x in beside)
+    if attends or is_whole or (reads[4] and (reads[2] or reads[5])):
+        return "vo" if is_v else "qk"
+    return None  # a critic has a ``value`` or a ``q`` alone
 
 
 def _parts(tensor: Tensor, d_in: int, place: str, attention: Any) -> tuple[Part, ...]:

@@ -29,10 +29,10 @@ from anchor_interp._util.errors import (
     error_of,
 )
 from anchor_interp._util.schema import check_fields, shown, to_dict
+from anchor_interp._util.signals import StopRequest, stop_signals
 from anchor_interp.runs.store import Row, RunFolder, writing
 
 if TYPE_CHECKING:
-    from anchor_interp._util.signals import StopRequest
     from anchor_interp.runs.run import Run
 
 FILE = "measurements.json"
@@ -234,7 +234,6 @@ def keep(run: "Run", measure: Measure, value: Any) -> None:
 def measure_run(path: Path, measures: Iterable[Measure]) -> None:
     """Take what a finished run lacks; AnchorInterpError, after all others, if one fails."""
     from anchor_interp._util.progress import silence
-    from anchor_interp._util.signals import stop_signals
     from anchor_interp.runs.run import load
 
     by_step = operator.itemgetter(1)

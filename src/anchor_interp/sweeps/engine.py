@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from anchor_interp._util.errors import AnchorInterpError
 from anchor_interp._util.progress import Progress
+from anchor_interp._util.signals import interruptible
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.measurements import Measure
 
@@ -113,8 +114,6 @@ def drive(
     crew: Callable[[], Crew], jobs: Iterator[Job | None], meters: "Meters"
 ) -> Generator[RunResult, None, None]:
     """Have a crew do all jobs, and yield its results as they come."""
-    from anchor_interp._util.signals import interruptible  # it loads torch
-
     queue = Queue(jobs)
     with interruptible(), contextlib.closing(crew()) as workers:
         while True:
