@@ -31,7 +31,12 @@ from anchor_interp.interventions.sites import Site, check_sites
 from anchor_interp.models.forward import answer_logits
 from anchor_interp.models.inputs import Rows
 from anchor_interp.models.replaced_code import is_library_whole
-from anchor_interp.models.transformer import HookedTransformer, Inputs, are_hooked
+from anchor_interp.models.transformer import (
+    HookedTransformer,
+    Inputs,
+    PostLNTransformer,
+    are_hooked,
+)
 from anchor_interp.models.transformer_lens import is_bridge
 
 _EMBEDDING = "hook_embed"
@@ -135,7 +140,9 @@ def logits_at(model: HookedTransformer, rows: Rows) -> Float[Tensor, "n *k d_voc
     """
     after = [point for name, point in model.hook_dict.items() if name.startswith(_AFTER)]
     capped = (getattr(model.cfg, "output_logits_soft_cap", None) or 0) > 0
-    changed = "forward" in vars(model) or not is_library_whole() or are_hooked([model])
+    own = (HookedTransformer.forward, PostLNTransformer.forward)
+    changed = "forward" in vars(model) or type(model).forward not in own
+    changed = changed or not is_library_whole() or are_hooked([model])
     if is_bridge(model) or capped or changed or any(point.has_hooks() for point in after):
         return answer_logits(model, rows)
     read, at = rows.through(model, stop_at_layer=model.cfg.n_layers), rows.at

@@ -104,6 +104,15 @@ def edge_attribution(
     checked(steps, int, "steps", low=1)
     twins = Twins(model, clean, corrupted, metric, "noise")
     check_differentiable(model)
+    dtype = next(model.parameters()).dtype
+    if dtype.itemsize < 4:
+        raise ConfigError(f"the model is in {dtype}; expected model.to(torch.float32)")
+    if any(getattr(model.cfg, name, False) for name in ("use_split_qkv_input", "use_attn_in")):
+        setting = "use_split_qkv_input and use_attn_in"
+        raise ConfigError(f"heads read copies of the stream; expected {setting} to be off")
+    points = model.hook_dict.items()
+    if on := [name for name, point in points if "hook_resid" in name and point.has_hooks()]:
+        raise ConfigError(f"a hook on {on[0]} writes the residual stream; remove it")
     graph = ResidualGraph.of(model)
     outputs = output_hooks(graph)
     given: dict[str, Tensor] = {}

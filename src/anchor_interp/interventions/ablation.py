@@ -23,7 +23,7 @@ from anchor_interp.interventions.hooks import Edit, activations, hooked
 from anchor_interp.interventions.masks import mask_edges
 from anchor_interp.models.finite import rounding
 from anchor_interp.models.inputs import Rows
-from anchor_interp.models.transformer import Edges, HookedTransformer, Inputs, has_hooks
+from anchor_interp.models.transformer import Edges, HookedTransformer, Inputs
 from anchor_interp.models.transformer_lens import is_bridge
 
 
@@ -82,7 +82,7 @@ def edge_outputs(
 ) -> EdgeOutputs:
     """Record what every edge carries in some sequences; hooks attached to the model act.
 
-    Raises ConfigError if heads without hooks write something else than the sum of these products.
+    Raises ConfigError if heads write something else than the sum of these products.
     """
     blocks = [f"blocks.{layer}." for layer in range(model.cfg.n_layers)]
     kinds = ["attn.hook_pattern", "attn.hook_v", "attn.hook_z"]
@@ -94,7 +94,7 @@ def edge_outputs(
     n_sharing = model.cfg.n_heads // values.shape[3]  # grouped heads share their values
     outputs = EdgeOutputs(patterns, values.repeat_interleave(n_sharing, dim=3), *wrote)
     every = torch.ones_like(patterns[0, :1], dtype=torch.bool)
-    for layer in range(0 if is_bridge(model) or has_hooks(model) else model.cfg.n_layers):
+    for layer in range(0 if is_bridge(model) else model.cfg.n_layers):
         off = (outputs.through(layer, every) - z[layer]).abs().amax()
         if not off <= rounding(z, model.cfg.dtype) * z[layer].abs().amax():
             more = "the model's attention was changed, and no edge can be ablated by itself"

@@ -217,6 +217,8 @@ class EdgeAblation(Readable):
             if self._wrong is not None:
                 rest = logits.gather(1, self._wrong[rows, None])
             difference = logits.gather(1, answer) - rest
+            if self._wrong is not None:  # not of a right answer that is also the wrong one
+                difference = difference.where(self._wrong[rows, None] != answer, torch.nan)
             return torch.cat([correct, difference, logits.log_softmax(-1).gather(1, answer)], 1)
 
         pairs, reference = self._pairs, self._reference
@@ -226,7 +228,7 @@ class EdgeAblation(Readable):
         else:
             edges = torch.from_numpy(ablated)[:, None]
             scores = run_ablated(self.model, self.rows, edges, pairs, reference, score)
-        means: Float[np.ndarray, "3 circuit"] = scores.mean(1).T
+        means: Float[np.ndarray, "3 circuit"] = np.nanmean(scores, 1).T
         return means
 
     def faithfulness(
@@ -270,6 +272,8 @@ class EdgeAblation(Readable):
         )
         if right is None:
             return logits.argmax(-1)[np.argsort(order)], None, "the model's own answers"
+        if wrong is not None and bool((right == wrong).all()):
+            raise ConfigError(f"right and wrong are the same in all {len(right)} examples")
         return right, wrong, "answers as given" if wrong is None else "answers against wrong ones"
 
     def _outputs(self, rows: Inputs | Rows) -> EdgeOutputs | SenderOutputs:

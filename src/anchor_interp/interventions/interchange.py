@@ -149,6 +149,9 @@ def interchange(
     if subspace is not None:
         if (n := len(subspace.basis)) != exchange.width:
             raise ConfigError(f"the subspace has {n} dimensions; expected {exchange.width}")
+        products = subspace.basis.T @ subspace.basis
+        if not np.allclose(products, np.eye(len(products)), atol=1e-3):
+            raise ConfigError("the subspace's columns are not orthonormal; take np.linalg.qr's Q")
         basis = torch.from_numpy(subspace.basis).to(exchange.base)
     logits = exchange.run(np.arange(len(exchange.rows)), basis, batch_size)
     check_finite(logits, "the model's logits")

@@ -82,6 +82,9 @@ def kl_divergence(model: HookedTransformer, clean: Inputs, *, over: Over = "mean
         own = at_least_float32(last_logits(model, clean)).log_softmax(-1)
 
     def metric(logits: Float[Tensor, "n *k d_vocab"]) -> Float[Tensor, " n"]:
+        if own.shape != logits.shape:
+            given = f"the metric was given logits {tuple(logits.shape)}"
+            raise ConfigError(f"{given}; the clean examples have {tuple(own.shape)}")
         patched = at_least_float32(logits).log_softmax(-1)
         return together((own.exp() * (patched - own)).sum(-1))
 

@@ -108,21 +108,31 @@ class PatchResult(Readable):
             ConfigError: nothing to recover: the clean metric is on average not larger than the
                 corrupted one by ``SMALLEST_DIFFERENCE``.
         """
-        if self._nothing:
-            raise ConfigError(f"{self._nothing}; patch a contrast that changes the answer")
+        self._check()
         patched, clean, corrupted = map(self._means, (self.values, self.clean, self.corrupted))
         shares: Float[np.ndarray, " site"] = (patched - corrupted) / (clean - corrupted)
         return shares
 
     def interval(self, *, seed: int = 0) -> Float[np.ndarray, "2 site"]:
-        """The 2.5 % and 97.5 % points of :meth:`recovery` over 1,000 bootstrap draws."""
+        """The 2.5 % and 97.5 % points of :meth:`recovery` over 1,000 bootstrap draws.
+
+        They are NaN of one example.
+
+        Raises:
+            ConfigError: as :meth:`recovery`.
+        """
+        self._check()
         n = int(self._measured.sum())
         weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), 1000) / n
         runs = (self.values, self.clean, self.corrupted)
         patched, clean, corrupted = (x[..., self._measured] @ weights.T for x in runs)
         shares = (patched - corrupted) / (clean - corrupted)
         ends: Float[np.ndarray, "2 site"] = np.quantile(shares, [0.025, 0.975], axis=-1)
-        return ends
+        return ends if n > 1 else np.full_like(ends, np.nan)
+
+    def _check(self) -> None:
+        if self._nothing:
+            raise ConfigError(f"{self._nothing}; patch a contrast that changes the answer")
 
     @property
     def _measured(self) -> Bool[np.ndarray, " example"]:

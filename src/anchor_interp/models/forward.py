@@ -29,13 +29,14 @@ from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp._util.schema import shown
 from anchor_interp.models.fast_linear import linear
 from anchor_interp.models.finite import check_finite, rounding
-from anchor_interp.models.inputs import Rows, model_rows
+from anchor_interp.models.inputs import Rows, finite_rows, warn_of_padding
 from anchor_interp.models.replaced_code import Snapshot, is_known, is_library_whole
 from anchor_interp.models.transformer import (
     HookedTransformer,
     Inputs,
     PostLNTransformer,
     are_hooked,
+    check_dropout,
     device,
     has_hooks,
     is_transformer,
@@ -62,11 +63,12 @@ def last_logits(
     architecture that the fast path does not implement, or where a user changed what runs.
 
     Raises:
-        ConfigError: as :func:`anchor_interp.models.inputs.model_rows`; logits that are not finite.
+        ConfigError: as :func:`anchor_interp.models.inputs.model_rows`; weights or logits that are
+            not finite; dropout that acts.
     """
     if callable(model) and not is_transformer(model) and not isinstance(tokens, Rows):
         return check_finite(called_logits(model, as_examples(tokens)), "the model's logits")
-    logits = answer_logits(model, model_rows(model, tokens))
+    logits = answer_logits(model, finite_rows(model, tokens))
     return check_finite(logits, "the model's logits")
 
 
@@ -74,12 +76,17 @@ def called_logits(model: Any, examples: Examples) -> Float[Tensor, "batch *k d_v
     """:func:`last_logits` of a model that is called, some rows at a time."""
     if getattr(model, "training", False):  # then dropout may act
         raise ConfigError("the model is in training mode; call model.eval() first")
-    weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+    weight = None
+    if isinstance(model, nn.Module):
+        check_dropout(model)
+        weight = next(model.parameters(), None)
     on = torch.device("cpu") if weight is None else weight.device
     found = []
     for start in range(0, len(examples), _CALLED):
         part = examples[start : start + _CALLED]
         tokens, mask = torch.from_numpy(part.tokens.astype(np.int64)).to(on), part.attention_mask
+        if mask is None and not part.inside[:, 0].all():
+            warn_of_padding(part.padding)
         masked = {} if mask is None else _masked(model, torch.from_numpy(mask).to(tokens))
         with raising(ConfigError, "the model refuses the tokens: ", of=IndexError):
             out = model(tokens, **masked)
@@ -95,7 +102,7 @@ def called_logits(model: Any, examples: Examples) -> Float[Tensor, "batch *k d_v
 
 def _masked(model: Any, mask: Int[Tensor, "batch pos"]) -> dict[str, Tensor]:
     """What a called model gets beside its tokens; padding before a text moves no position."""
-    if bool(mask[:, 0].all()):
+    if bool(mask[:, 0].all() and (mask[:, 1:] <= mask[:, :-1]).all()):
         return {"attention_mask": mask}
     if "position_ids" not in inspect.signature(getattr(model, "forward", model)).parameters:
         raise ConfigError("the model takes no position_ids; expected padding behind each text")

@@ -157,7 +157,15 @@ def check_model(model: Any) -> None:
     elif not isinstance(model, HookedTransformer):
         expected = "expected a HookedTransformer or a TransformerBridge"
         raise ConfigError(f"model is {shown(model)}; {expected}")
+    check_dropout(model)
     list(placed(model))
+
+
+def check_dropout(model: nn.Module) -> None:
+    """ConfigError if a part of a model drops numbers at random."""
+    for name, part in model.named_modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd) and part.training and part.p:
+            raise ConfigError(f"{name} drops numbers at random; call model.eval() first")
 
 
 def check_causal(model: HookedTransformer) -> None:

@@ -1,0 +1,162 @@
+"""Models and examples of which instruments would tell a wrong number without a word."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_models import FEW_KEYS, random_model, small_exact
+from torch import Tensor, nn
+
+import anchor_interp as ai
+from anchor_interp.interventions.interchange import random_subspace
+from anchor_interp.interventions.patching import PatchResult
+from anchor_interp.models.transformer_lens import HookedTransformer
+
+PAIRS = ai.contrast_pairs(FEW_KEYS, "key", 12, seed=0)
+METRIC = ai.logit_difference(*PAIRS)
+
+
+def changed(change: Callable[[Any], object]) -> Any:
+    """A copy of an inferential model with a change."""
+    model = copy.deepcopy(small_exact("inferential", "pre"))
+    change(model)
+    return model
+
+
+def hooked(name: str) -> Any:
+    """A model with an activation doubled by a hook."""
+    return changed(lambda m: m.add_hook(name, lambda value, hook: 2 * value))  # noqa: ARG005
+
+
+def examples(masked: bool, pads: bool = True) -> ai.Examples:
+    """Rows with one padding token before the text, or none."""
+    tokens = np.array([[99 if pads else 3, 5, 7, 9], [4, 6, 8, 10]])
+    mask = np.ones_like(tokens, bool)
+    mask[0, 0] = not pads
+    given: dict[str, Any] = {"attention_mask": mask} if masked else {"padding": 99}
+    return ai.Examples(tokens, np.array([1, 2]), np.array([2, 1]), **given)
+
+
+class Cold(HookedTransformer):
+    """Its logits are a quarter of the usual ones."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """See the class."""
+        return super().forward(*args, **kwargs) * 0.25
+
+
+def half_asleep() -> nn.Module:
+    """A model in eval mode with a part in training mode."""
+    model = nn.Sequential(nn.Embedding(200, 8), nn.Dropout(0.5)).eval()
+    model[1].train()
+    return model
+
+
+def scaled_subspace() -> Any:
+    """Columns of length 2."""
+    found = random_subspace(small_exact("inferential", "pre").cfg.d_model, 3, seed=0)
+    found.basis[:] *= 2
+    return found
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "z": (lambda: ai.route_scores(hooked("blocks.0.attn.hook_z"), FEW_KEYS),
+          "layer 0 does not write the sum over its edges"),
+    "stream": (lambda: ai.edge_attribution(hooked("blocks.1.hook_resid_post"), *PAIRS, METRIC),
+               "a hook on blocks.1.hook_resid_post writes the residual stream"),
+    "half": (lambda: ai.edge_attribution(changed(lambda m: m.bfloat16()), *PAIRS, METRIC),
+             "the model is in torch.bfloat16; expected"),
+    "copies": (lambda: ai.edge_attribution(
+        changed(lambda m: setattr(m.cfg, "use_attn_in", True)), *PAIRS, METRIC),
+        "heads read copies of the stream; expected use_split_qkv_input and use_attn_in to be off"),
+    "one of many": (lambda: ai.patch(
+        model := small_exact("inferential", "pre"), *PAIRS, ai.site_grid(model, ["resid_post"]),
+        ai.kl_divergence(model, PAIRS[0][:1])), r"given logits \(12, .*examples have \(1, "),
+    "one mask": (lambda: ai.patch(model := random_model("pre"), examples(True), examples(False),
+                                  ai.site_grid(model, ["resid_post"]),
+                                  ai.logit_difference(examples(True))),
+                 "corrupted has padding before its tokens and no attention_mask"),
+    "same": (lambda: ai.EdgeAblation(random_model("pre"), ai.Examples(
+        np.array([[3, 5], [4, 6]]), np.array([1, 2]), np.array([1, 2]))),
+        "right and wrong are the same in all 2 examples"),
+    "subspace": (lambda: ai.interchange(
+        small_exact("inferential", "pre"), ai.interchange_pairs(FEW_KEYS, 20, seed=0),
+        ai.Site("resid_post", 0, "first"), subspace=scaled_subspace()), "not orthonormal"),
+    "dropout": (lambda: ai.last_logits(
+        changed(lambda m: m.unembed.add_module("drop", nn.Dropout(0.5).train())), PAIRS[0]),
+        "unembed.drop drops numbers at random; call model.eval"),
+    "dropout inside": (lambda: ai.last_logits(half_asleep(), PAIRS[0]), "1 drops numbers"),
+    "NaN": (lambda: ai.last_logits(
+        changed(lambda m: m.blocks[0].attn.W_K.data[0, 0].fill_(torch.nan)), PAIRS[0]),
+        "blocks.0.attn.W_K holds .* not finite"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_instrument_refuses(case: str) -> None:
+    measure, message = REFUSED[case]
+    with pytest.raises(ai.ConfigError, match=message):
+        measure()
+
+
+def test_hooks_that_leave_the_sum_over_edges_are_taken() -> None:
+    for name in ("hook_v", "hook_pattern"):
+        model = hooked(f"blocks.0.attn.{name}")
+        aligned = ai.aligned_sequences(FEW_KEYS, 2, 12, seed=0)
+        bench = ai.EdgeAblation(model, aligned, references=aligned)
+        assert bench.nothing == pytest.approx(bench.full, abs=1e-4)
+
+
+def test_a_forward_pass_of_a_subclass_acts_in_estimates() -> None:
+    model: Any = changed(lambda m: setattr(m, "__class__", Cold))
+    sites = ai.site_grid(model, ["resid_post"])
+    estimate, patched = (
+        measure(model, *PAIRS, sites, METRIC) for measure in (ai.attribution_patch, ai.patch)
+    )
+    np.testing.assert_allclose(estimate.clean, patched.clean, rtol=1e-5)
+    np.testing.assert_allclose(estimate.corrupted, patched.corrupted, rtol=1e-5)
+
+
+def test_an_interval_needs_a_difference_and_two_examples() -> None:
+    model = small_exact("inferential", "pre")
+    sites = ai.site_grid(model, ["resid_post"])
+    same = ai.patch(model, PAIRS[0], PAIRS[0], sites, METRIC)
+    with pytest.raises(ai.ConfigError, match="nothing to recover"):
+        same.interval()
+    one = [part[:1] for part in PAIRS]
+    found: PatchResult = ai.patch(model, *one, sites, ai.logit_difference(*one))
+    assert np.isnan(found.interval()).all()
+    assert not np.isnan(found.recovery()).any()
+
+
+def test_an_answer_that_is_also_the_wrong_one_does_not_count() -> None:
+    model, tokens = random_model("pre"), np.array([[3, 5], [4, 6], [7, 8]])
+    some = ai.Examples(tokens, np.array([1, 2, 3]), np.array([4, 2, 5]))
+    rest = ai.Examples(tokens[::2], np.array([1, 3]), np.array([4, 5]))
+    both = (ai.EdgeAblation(model, each, references=each) for each in (some, rest))
+    one, other = (bench.full[1] for bench in both)
+    assert one == pytest.approx(other)
+
+
+class Positions(nn.Module):
+    """A model whose logits are the positions that its tokens get."""
+
+    def forward(
+        self, tokens: Tensor, attention_mask: Tensor | None = None, position_ids: Any = None
+    ) -> Tensor:
+        """tokens: [batch, pos]."""
+        del attention_mask
+        own = torch.arange(tokens.shape[1]).expand(tokens.shape)
+        return nn.functional.one_hot(own if position_ids is None else position_ids, 20).float()
+
+
+def test_positions_of_a_called_model_do_not_depend_on_its_neighbours() -> None:
+    tokens = np.array([[3, 4, 5, 6], [3, 4, 5, 6]])
+    hole, left = [True, False, True, True], [False, True, True, True]
+    both = ai.Examples(tokens, attention_mask=np.array([hole, left]))
+    alone = ai.Examples(tokens[:1], attention_mask=np.array([hole]))
+    assert ai.last_logits(Positions().eval(), both).argmax(-1).tolist() == [2, 2]
+    assert ai.last_logits(Positions().eval(), alone).argmax(-1).tolist() == [2]
