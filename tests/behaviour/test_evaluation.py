@@ -314,7 +314,7 @@ def test_a_bias_that_is_no_parameter_is_looked_at_like_a_weight(value: float) ->
 
 def test_a_mask_of_a_called_model_is_no_wrong_weight() -> None:
     """Models of one's own often keep a causal mask of 0 and -inf as a buffer."""
-    model = nn.Embedding(201, 201)
+    model = nn.Embedding(201, 201).eval()
     expected = evaluate(model, TASKS["neurips"], n=5)
     model.register_buffer("causal", torch.full((9, 9), -torch.inf).triu(1))
     assert evaluate(model, TASKS["neurips"], n=5) == expected
