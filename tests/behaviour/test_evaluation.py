@@ -318,7 +318,7 @@ def test_a_mask_of_a_called_model_is_no_wrong_weight() -> None:
     expected = evaluate(model, TASKS["neurips"], n=5)
     model.register_buffer("causal", torch.full((9, 9), -torch.inf).triu(1))
     assert evaluate(model, TASKS["neurips"], n=5) == expected
-    model.causal[0, 0] = 1.0
+    dict(model.named_buffers())["causal"][0, 0] = 1.0
     with pytest.raises(ConfigError, match="causal holds 36 of 81 values that are not finite"):
         evaluate(model, TASKS["neurips"], n=5)
 

@@ -73,13 +73,14 @@ def test_a_basin_is_the_share_of_onsets_that_led_to_the_rule() -> None:
 
 
 def test_a_seed_falls_where_the_others_fall_most() -> None:
-    curves = {1: [1, 1, 1, 0, 0, 0, 0], 2: [1, 0.5, 0.5, 0, 0, 0, 0], 3: [1, 0, 0, 0, 0, 0, 0]}
+    falls = {1: (1.0, 1.0), 2: (0.5, 0.5), 3: (0.0, 0.0)}
+    curves = {seed: [1.0, *middle, 0.0, 0.0, 0.0, 0.0] for seed, middle in falls.items()}
     rows: list[Row] = [
         {
             "run_id": f"{seed}-{step}",
             "seed": seed,
             "schedule": f"{step} 0.001 1.0",
-            "ood_accuracy": float(accuracy),
+            "ood_accuracy": accuracy,
             "status": "done",
         }
         for seed, curve in curves.items()

@@ -126,7 +126,7 @@ def test_an_interval_needs_a_difference_and_two_examples() -> None:
     same = ai.patch(model, PAIRS[0], PAIRS[0], sites, METRIC)
     with pytest.raises(ai.ConfigError, match="nothing to recover"):
         same.interval()
-    one = [part[:1] for part in PAIRS]
+    one = PAIRS.clean[:1], PAIRS.corrupted[:1]
     found: PatchResult = ai.patch(model, *one, sites, ai.logit_difference(*one))
     assert np.isnan(found.interval()).all()
     assert not np.isnan(found.recovery()).any()
