@@ -204,7 +204,8 @@ class Pages:
                           str(sum(row["censored"] for row in rows)),
                           f"{minutes:.0f}" if minutes else ""])  # fmt: skip
         head = ["study", "what is varied", "runs", "seeds", "censored", "core-minutes"]
-        return table(head, lines)
+        shown = [0, 2, 5] if later else range(len(head))  # claims of a page have the rest
+        return table([head[n] for n in shown], [[line[n] for n in shown] for line in lines])
 
     def unanswered(self) -> str:
         """The claims that have no answer, the papers' first, and what each would take."""
