@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         changed(lambda m: m.unembed.add_module("drop", nn.Dropout(0.5).train())), PAIRS[0]),
         "unembed.drop drops numbers at random; call model.eval"),
     "dropout inside": (lambda: ai.last_logits(half_asleep(), PAIRS[0]), "1 drops numbers"),
+    "few outputs": (lambda: ai.evaluate(nn.Embedding(200, 5).eval(), FEW_KEYS, n=5),
+                    "the model has 5 outputs, from 0; an answer of the task is "),
+    "few colours": (lambda: ai.answer_map(nn.Embedding(200, 5).eval(), FEW_KEYS),
+                    "the model has 5 outputs"),
+    "a pair twice": (lambda: ai.answer_map(small_exact("symmetric", "pre"), FEW_KEYS,
+                                           pairs=[(3, 4), (1, 2), (3, 4)]), "each pair once"),
     "NaN": (lambda: ai.last_logits(
         changed(lambda m: m.blocks[0].attn.W_K.data[0, 0].fill_(torch.nan)), PAIRS[0]),
         "blocks.0.attn.W_K holds .* not finite"),
@@ -160,3 +167,26 @@ def test_positions_of_a_called_model_do_not_depend_on_its_neighbours() -> None:
     alone = ai.Examples(tokens[:1], attention_mask=np.array([hole]))
     assert ai.last_logits(Positions().eval(), both).argmax(-1).tolist() == [2, 2]
     assert ai.last_logits(Positions().eval(), alone).argmax(-1).tolist() == [2]
+
+
+@pytest.mark.parametrize("share", [float("nan"), 98.0, -0.5])
+def test_a_phase_follows_from_shares(share: float) -> None:
+    found = ai.evaluate(small_exact("inferential", "pre"), FEW_KEYS, n=5)
+    for name in ("train_accuracy", "id_accuracy", "ood_accuracy", "condensation"):
+        with pytest.raises(ai.ConfigError, match=f"{name} is .*; expected a number from 0 to 1"):
+            replace(found, **{name: share})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(1234567.0, 1234568.0), (None, "default"), (1, "1"), ("a", "a, b")]
+)
+def test_strata_that_print_alike_stay_apart(one: Any, other: Any) -> None:
+    rows = [
+        {"run_id": f"{i}", "gamma": i % 6 / 10, "x": i % 6 + 50.0 * (i // 6), "s": one, "t": "b, c"}
+        for i in range(12)
+    ]
+    rows = [row | ({"s": other, "t": "c"} if i >= 6 else {}) for i, row in enumerate(rows)]
+    found = ai.effect(rows, of="x", on="gamma", within=("s", "t"), least=0.3)
+    assert [each.n for each in found.strata.values()] == [6, 6]
+    assert found.found is not None
+    assert found.found.effect == pytest.approx(1)

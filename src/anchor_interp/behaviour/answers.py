@@ -66,6 +66,8 @@ def answer_map(
     if not chosen:
         missing = "the task has no unseen pair" if pairs is None else "pairs is empty"
         raise ConfigError(f"{missing}; name pairs, such as task.pairs")
+    if len(set(chosen)) < len(chosen):
+        raise ConfigError(f"pairs is {chosen}; expected each pair once")
     names, values = known_functions(task, chosen)
     shape = len(chosen), len(task.keys), task.length - 2, n
     pair, key, position, _ = (axis.ravel() for axis in np.indices(shape))

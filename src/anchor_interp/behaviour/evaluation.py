@@ -186,7 +186,11 @@ def predict(model: HookedTransformer, tokens: Inputs) -> Int64[np.ndarray, " n"]
     """The most likely token where every sequence is answered; ConfigError if not finite."""
     answers = [np.empty(0, np.int64)]
     for start in range(0, len(tokens), _BATCH):
-        logits = last_logits(model, tokens[start : start + _BATCH])
+        logits = last_logits(model, part := tokens[start : start + _BATCH])
+        n_outputs = logits.shape[-1]
+        if isinstance(part, Sequences) and n_outputs <= (largest := int(part.targets.max())):
+            needs = f"an answer of the task is {largest}"
+            raise ConfigError(f"the model has {n_outputs} outputs, from 0; {needs}")
         answers.append(logits.argmax(-1).cpu().numpy())
     return np.concatenate(answers)
 

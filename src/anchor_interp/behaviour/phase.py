@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
+from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable, number
 from anchor_interp._util.schema import bounded, check_fields, checked
 from anchor_interp.tasks.examples import SplitRole
@@ -205,7 +206,7 @@ class Evaluation(Readable):
     symmetric_accuracy: float | None
     """Unseen pairs answered with the other order's target; None if the task has none."""
     commutativity: float | None
-    """Predictions on unseen pairs that stay when the anchors change places; None without any."""
+    """Predictions on unseen pairs that stay when the anchors change places."""
     key_dependence: float | None
     """Predictions on unseen pairs that change with the key; None without any."""
     pair_accuracy: tuple[PairAccuracy, ...]
@@ -214,8 +215,8 @@ class Evaluation(Readable):
     """Every unseen pair by itself."""
     cells: CellAccuracy
     stable_rank: float | None
-    """Stable rank of W_Q in layer 0, the papers' W_Q(1); None for a zero matrix. Of a U-Net
-    the mean over its layers, as is the condensation."""
+    """Of W_Q in layer 0, the papers' W_Q(1); None for a zero matrix. Of a U-Net a mean over layers,
+    as is the condensation."""
     stable_rank_at_init: float | None
     condensation: float | None
     """Mean |cosine| between the neurons of that W_Q; None with a single neuron."""
@@ -225,11 +226,16 @@ class Evaluation(Readable):
     seed: int
     """Seed of the evaluation sequences."""
     commutativity_wrong: float | None = None
-    """The same as commutativity, of wrong answers alone: right ones commute if the rule does. None
-    with fewer than 20 wrong answers, or in a file written before it was measured."""
+    """Commutativity of wrong answers: right ones commute if the rule does. None with fewer than
+    20 wrong answers, or in an older file."""
     splits: tuple[SplitScore, ...] = ()
     """Every split of a task without anchors by itself."""
     schema: int = 1
+
+    def __post_init__(self) -> None:
+        for name in vars(self).keys() - _NO_SHARES:
+            if type(share := getattr(self, name)) in (int, float) and not 0 <= share <= 1 + 1e-6:
+                raise ConfigError(f"{name} is {share}; expected a number from 0 to 1, or None")
 
     def _summary(self) -> str:
         decision = decide(self)
@@ -244,6 +250,7 @@ class Evaluation(Readable):
         return [vars(entry) for entry in self.pair_accuracy or self.splits]
 
 
+_NO_SHARES = {"steps", "n", "seed", "schema", "stable_rank", "stable_rank_at_init"}
 _NOT_GIVEN = "its own training sequences are not given"
 PAPER = Thresholds()
 """90 % ID, 50 % OOD and 70 % commutativity are the complexity-control paper's (section IV, figures

@@ -1,7 +1,7 @@
 """Which runs of a table are compared, inside which strata, and which are left out and why."""
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,21 +68,33 @@ def compared(
     if not all(isinstance(row[of], int | float) for row in counted):
         raise ConfigError(f"{of} holds texts; expected the column of a number")
     between = _kinds(counted, on, between)
+    names = _names(rows, within)
     strata: dict[str, list[TableRow]] = defaultdict(list)
     for row in sorted(counted, key=lambda row: sort_key(row, (on, of, *cluster))):
         if between is None or row[on] in between:
-            strata[listed(map(row.get, within))].append(row)
+            strata[names[sort_key(row, within)]].append(row)
         else:
             why[id(row)] = f"of another {label(on)}"
     enough = {at: strata[at] for at in sorted(strata) if _enough(strata[at], on, between)}
     few = [row for at in strata.keys() - enough.keys() for row in strata[at]]
     why |= dict.fromkeys(map(id, few), "in a stratum with too little to compare")
     outside = [
-        (listed(map(row.get, within)), why[id(row)], numbers.get(id(row)) or str(row["run_id"]))
+        (names[sort_key(row, within)], why[id(row)], numbers.get(id(row)) or str(row["run_id"]))
         for row in rows
         if why[id(row)]
     ]
     return Compared(enough, between, outside)
+
+
+def _names(rows: Sequence[TableRow], within: Sequence[str]) -> dict[tuple[Any, ...], str]:
+    """A name for each stratum; values that print alike are written in full."""
+    values = {sort_key(row, within): [*map(row.get, within)] for row in rows}
+    names = {key: listed(each) for key, each in values.items()}
+    often = Counter(names.values())
+    return {
+        key: name if often[name] == 1 else ", ".join(map(repr, values[key]))
+        for key, name in names.items()
+    }
 
 
 def distinct_runs(rows: Sequence[TableRow]) -> list[TableRow]:
