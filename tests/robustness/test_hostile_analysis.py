@@ -174,7 +174,7 @@ def test_a_phase_follows_from_shares(share: float) -> None:
     found = ai.evaluate(small_exact("inferential", "pre"), FEW_KEYS, n=5)
     for name in ("train_accuracy", "id_accuracy", "ood_accuracy", "condensation"):
         with pytest.raises(ai.ConfigError, match=f"{name} is .*; expected a number from 0 to 1"):
-            replace(found, **{name: share})
+            replace(found, **dict[str, Any]({name: share}))
 
 
 @pytest.mark.parametrize(

@@ -198,11 +198,9 @@ class Evaluation(Readable):
     train_accuracy: float | None
     """Accuracy on the run's own training sequences; None without them."""
     id_accuracy: float | None
-    """Seen pairs, test keys or what training lacks; the ID splits of a task without anchors, None
-    if it has none."""
+    """Seen pairs, test keys or what training lacks; of a task without anchors its ID splits."""
     ood_accuracy: float | None
-    """Unseen pairs that tell, all keys, composed answer; None if every pair is seen. The mean over
-    the OOD splits of a task without anchors, None if it has none."""
+    """Unseen pairs that tell, all keys, composed answer; of another task its OOD splits."""
     symmetric_accuracy: float | None
     """Unseen pairs answered with the other order's target; None if the task has none."""
     commutativity: float | None

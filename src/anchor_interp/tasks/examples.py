@@ -367,10 +367,10 @@ def check_aligned(**named: Examples) -> None:
         raise ConfigError(f"{one} has shape {a.tokens.shape} and {other} {b.tokens.shape}")
     if a.each_at.shape != b.each_at.shape:
         raise ConfigError(f"{one} and {other} examples have other numbers of answers each")
-    if {x.attention_mask is None for x in (a, b)} == {True, False}:
-        for name, x in named.items():
-            if x.attention_mask is None and not x.inside[:, 0].all():
-                raise ConfigError(f"{name} has padding before its tokens and no attention_mask")
+    with_mask = any(x.attention_mask is not None for x in named.values())
+    for name, x in named.items():
+        if with_mask and x.attention_mask is None and not x.inside[:, 0].all():
+            raise ConfigError(f"{name} has padding before its tokens and no attention_mask")
     elsewhere = {"last": (a.each_at != b.each_at).any(1)}
     shared = [place for place in a.places if place in b.places]
     for place, other_at in (elsewhere | {p: a.places[p] != b.places[p] for p in shared}).items():
