@@ -67,12 +67,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "z": (lambda: ai.route_scores(hooked("blocks.0.attn.hook_z"), FEW_KEYS),
           "layer 0 does not write the sum over its edges"),
     "stream": (lambda: ai.edge_attribution(hooked("blocks.1.hook_resid_post"), *PAIRS, METRIC),
-               "a hook on blocks.1.hook_resid_post writes the residual stream"),
+               "a hook on blocks.1.hook_resid_post is between the stream and"),
     "half": (lambda: ai.edge_attribution(changed(lambda m: m.bfloat16()), *PAIRS, METRIC),
              "the model is in torch.bfloat16; expected"),
     "copies": (lambda: ai.edge_attribution(
         changed(lambda m: setattr(m.cfg, "use_attn_in", True)), *PAIRS, METRIC),
-        "heads read copies of the stream; expected use_split_qkv_input and use_attn_in to be off"),
+        "cfg.use_attn_in is between the stream and its readers; turn it off or remove it"),
     "one of many": (lambda: ai.patch(
         model := small_exact("inferential", "pre"), *PAIRS, ai.site_grid(model, ["resid_post"]),
         ai.kl_divergence(model, PAIRS[0][:1])), r"given logits \(12, .*examples have \(1, "),

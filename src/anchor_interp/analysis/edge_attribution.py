@@ -107,12 +107,13 @@ def edge_attribution(
     dtype = next(model.parameters()).dtype
     if dtype.itemsize < 4:
         raise ConfigError(f"the model is in {dtype}; expected model.to(torch.float32)")
-    if any(getattr(model.cfg, name, False) for name in ("use_split_qkv_input", "use_attn_in")):
-        setting = "use_split_qkv_input and use_attn_in"
-        raise ConfigError(f"heads read copies of the stream; expected {setting} to be off")
-    points = model.hook_dict.items()
-    if on := [name for name, point in points if "hook_resid" in name and point.has_hooks()]:
-        raise ConfigError(f"a hook on {on[0]} writes the residual stream; remove it")
+    points, copies = model.hook_dict.items(), ("use_split_qkv_input", "use_attn_in")
+    on = [f"cfg.{name}" for name in copies if getattr(model.cfg, name, False)]
+    on += [f"a hook on {name}" for name, x in points if "hook_resid" in name and x.has_hooks()]
+    if on:
+        raise ConfigError(
+            f"{on[0]} is between the stream and its readers; turn it off or remove it"
+        )
     graph = ResidualGraph.of(model)
     outputs = output_hooks(graph)
     given: dict[str, Tensor] = {}
