@@ -140,7 +140,11 @@ def test_a_failure_is_nan_with_its_reason(finished_run: Run) -> None:
         "log: not finite" if row["far"] <= 1 else None for row in others
     ]
     assert "at 5 checkpoints of 1 runs" in repr(found)
-    assert ai.along(finished_run, lambda _: "x").rows[0]["reason"].startswith("ValueError")
+    for text in ("x", "0.5"):
+        assert (
+            "expected numbers"
+            in ai.along(finished_run, lambda _, text=text: text).rows[0]["reason"]
+        )
 
 
 def test_a_subject_knows_the_run(finished_run: Run) -> None:
@@ -150,9 +154,10 @@ def test_a_subject_knows_the_run(finished_run: Run) -> None:
 
 
 def test_a_run_keeps_what_a_named_function_gives(finished_run: Run) -> None:
-    """Not of a lambda, a specimen or a folder that another writes; a run is measured anew."""
+    """Not of a lambda, a specimen, rounded weights or a folder that another writes."""
     run, path = finished_run, finished_run.folder.path
     ai.along(run, lambda _: 1.0)
+    ai.along(ai.load(path, dtype=torch.bfloat16), embedding_norm)
     with writing(path, run.config):
         found = ai.along(run, embedding_norm)
     assert kept_along(path) == {}

@@ -117,7 +117,8 @@ def of_subject(measure: Callable[[Any], Any], run: Run) -> Values | str:
 def _of_run(run: Run, measure: Callable[[Any], Any], name: str, take: _Take) -> _Found:
     """The values of a run, which are kept if its folder and the function allow it."""
     named = None
-    if run.path is not None and SPECIMENS not in run.path.parents:
+    is_stored = run.path is not None and SPECIMENS not in run.path.parents
+    if is_stored and str(run.dtype) == "torch.float32":  # as a sweep's are measured
         with contextlib.suppress(ConfigError):
             named = _named(measure, name, take)
     for step in run.steps:
@@ -205,7 +206,7 @@ def _numbers(value: Any) -> Values:
     if dataclasses.is_dataclass(value):
         value = {n: v for n, v in to_dict(value).items() if type(v) in (int, float)}
     named = value if isinstance(value, Mapping) else {"value": value}
-    if not named:
+    if not named or any(isinstance(number, str) for number in named.values()):
         raise ConfigError(f"it returned {shown(value)}; expected numbers")
     numbers = {str(name): float(number) for name, number in named.items()}
     if taken := sorted(numbers.keys() & {"run_id", "step", "reason"}):
