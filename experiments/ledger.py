@@ -129,7 +129,7 @@ class Pages:
 
     def later(self) -> str:
         """What later papers say, and what our runs say of it."""
-        claims = [claim for claim in self.claims if claim.later]
+        claims = sorted((claim for claim in self.claims if claim.later), key=lambda c: c.source)
         head = ["paper", "in our words", "verdict", "effect (95 %)", "least", "runs"]
         lines = []
         for claim in claims:

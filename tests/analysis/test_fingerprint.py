@@ -260,7 +260,7 @@ def test_a_model_of_one_layer_has_no_routes() -> None:
     config = ai.preset("tiny", task=task, n_layers=1)
     model = ai.build_model(config.model, config.init, seed=0)
     found = fingerprint_model(model, task)
-    assert found.route_symmetric is None
+    assert found.route_symmetric is found.value is found.interchange is None
     assert found.run_id is None
 
 

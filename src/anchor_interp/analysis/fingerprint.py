@@ -202,7 +202,7 @@ class _SeenTask(AnchorTask):
 def _value(subject: Subject) -> Part:
     layers = range(1, subject.model.cfg.n_layers)
     contrasts = [value_similarity(subject, state="OV", layer=layer).contrast for layer in layers]
-    return {"value": max((contrast.difference for contrast in contrasts), default=0.0)}
+    return {"value": max(contrast.difference for contrast in contrasts)} if contrasts else {}
 
 
 def _answer(subject: Subject) -> Part:
@@ -214,7 +214,7 @@ def _interchange(subject: Subject) -> Part:
     pairs = interchange_pairs(subject.anchor_task, 300, seed=subject.seed)
     sites = [Site("resid_post", at, "first") for at in range(subject.model.cfg.n_layers - 1)]
     shares = [interchange(subject, pairs, site).counterfactual for site in sites]
-    return {"interchange": max(shares, default=0.0)}
+    return {"interchange": max(shares)} if shares else {}
 
 
 def _routes(subject: Subject) -> Part:
