@@ -34,6 +34,7 @@ from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.interchange import interchange
 from anchor_interp.interventions.patched_passes import Replacement, replaced_run
 from anchor_interp.interventions.sites import Site
+from anchor_interp.interventions.subject import subject_of
 from anchor_interp.models.exact import Mechanism
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.measurements import measure_run
@@ -260,7 +261,9 @@ def test_a_model_of_one_layer_has_no_routes() -> None:
     config = ai.preset("tiny", task=task, n_layers=1)
     model = ai.build_model(config.model, config.init, seed=0)
     found = fingerprint_model(model, task)
-    assert found.route_symmetric is found.value is found.interchange is None
+    assert found.route_symmetric is None
+    subject = subject_of(model, task, seed=0)
+    assert module._value(subject) == module._interchange(subject) == {}
     assert found.run_id is None
 
 

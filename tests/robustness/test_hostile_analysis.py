@@ -29,7 +29,7 @@ def changed(change: Callable[[Any], object]) -> Any:
 
 def hooked(name: str) -> Any:
     """A model with an activation doubled by a hook."""
-    return changed(lambda m: m.add_hook(name, lambda value, hook: 2 * value))  # noqa: ARG005
+    return changed(lambda m: m.add_hook(name, lambda value, **_: 2 * value))
 
 
 def examples(masked: bool, pads: bool = True) -> ai.Examples:
