@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import assert_refused
 from small_models import FEW_KEYS, random_model, small_exact
 from torch import Tensor, nn
 
 import anchor_interp as ai
+from anchor_interp.analysis.fingerprint import both_phases
 from anchor_interp.interventions.interchange import random_subspace
 from anchor_interp.interventions.patching import PatchResult
 from anchor_interp.models.transformer_lens import HookedTransformer
@@ -63,6 +65,12 @@ def scaled_subspace() -> Any:
     return found
 
 
+def sets_of_edges(measure: Callable[[ai.EdgeAblation], Any]) -> Any:
+    """What a bench of two layers says."""
+    model = small_exact("inferential", "pre")
+    return measure(ai.EdgeAblation(model, ai.aligned_sequences(FEW_KEYS, 2, 6, seed=0)))
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "z": (lambda: ai.route_scores(hooked("blocks.0.attn.hook_z"), FEW_KEYS),
           "layer 0 does not write the sum over its edges"),
@@ -96,6 +104,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
                     "the model has 5 outputs"),
     "a pair twice": (lambda: ai.answer_map(small_exact("symmetric", "pre"), FEW_KEYS,
                                            pairs=[(3, 4), (1, 2), (3, 4)]), "each pair once"),
+    "set of one": (lambda: sets_of_edges(lambda bench: bench.measure(bench.reachable)),
+                   r"sets are bool of shape \(2, 1, 9, 9\); expected bool, one set an entry"),
+    "set of numbers": (lambda: sets_of_edges(lambda bench: bench.faithfulness(
+        torch.ones(1, *bench.reachable.shape))), "sets are float32 of shape"),
+    "another start": (lambda: ai.evaluate(
+        small_exact("symmetric", "pre"), FEW_KEYS, initial=random_model("pre"), n=5),
+        "initial has a matrix of shape"),
     "NaN": (lambda: ai.last_logits(
         changed(lambda m: m.blocks[0].attn.W_K.data[0, 0].fill_(torch.nan)), PAIRS[0]),
         "blocks.0.attn.W_K holds .* not finite"),
@@ -103,10 +118,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_an_instrument_refuses(case: str) -> None:
-    measure, message = REFUSED[case]
-    with pytest.raises(ai.ConfigError, match=message):
-        measure()
+def test_an_instrument_refuses(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_refused(*REFUSED[case], monkeypatch)
 
 
 def test_hooks_that_leave_the_sum_over_edges_are_taken() -> None:
@@ -146,6 +159,26 @@ def test_an_answer_that_is_also_the_wrong_one_does_not_count() -> None:
     both = (ai.EdgeAblation(model, each, references=each) for each in (some, rest))
     one, other = (bench.full[1] for bench in both)
     assert one == pytest.approx(other)
+
+
+def test_sets_of_edges_may_be_tensors() -> None:
+    def both(bench: ai.EdgeAblation) -> Any:
+        sets = bench.reachable[None]
+        return bench.measure(sets), bench.measure(torch.from_numpy(sets))
+
+    np.testing.assert_array_equal(*sets_of_edges(both))
+
+
+def test_the_phase_of_an_edited_run_is_not_the_stored_one() -> None:
+    run = ai.load("tiny/inferential/1")
+    assert not run.is_edited
+    assert both_phases(run).behaviour == run.decision
+    with run.transformer.hooks([("unembed.hook_in", lambda value, **_: 0 * value)]):
+        assert run.is_edited
+    run.transformer.unembed.W_U.data *= -1
+    assert run.is_edited
+    found = both_phases(run)
+    assert found.behaviour.phase == found.mechanism.phase == "undertrained"
 
 
 class Positions(nn.Module):

@@ -304,6 +304,7 @@ WIDE = grid(done, gamma=(0.3, 0.4), weight_decay=(0.0, 1.0), lr=tuple(range(1, 8
         (SWEEP, {"where": {"gamm": 1}}, r"where is 'gamm' \(did you mean 'gamma'\?\)"),
         (SWEEP, {"where": {"gamma": 0.7}}, "no run has gamma 0.7; expected one of 0.3, 0.4"),
         (SWEEP, {"best_over": "lrr"}, "best_over is 'lrr'"),
+        ([row | {"seed": None} for row in SWEEP], {"best_over": "gamma"}, "a seed in every row"),
         (WIDE, {}, "these settings vary: lr, which makes 7 diagrams; .* where, such as lr=1"),
         ([done(), done(1) | {"status": "gone"}], {"x": "gamma"}, "status of run .* is 'gone'"),
         ([done() | {"phase": None}], {"x": "gamma"}, "phase of run .* is None"),

@@ -3,6 +3,8 @@
 import itertools
 import json
 import math
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -373,9 +375,53 @@ def test_numbers_that_are_not_finite_are_left_out() -> None:
     assert ai.effect(rows, of="y", on="kind").left_out == 1
 
 
+@pytest.mark.parametrize("number", [np.float64, np.float32, Decimal, Fraction])
+def test_numbers_of_any_kind_are_numbers(number: Any) -> None:
+    rows = few_runs(seed=3)
+    for row in rows:
+        row["y"] = round(row["y"], 3)
+    given = [row | {"y": number(str(row["y"])), "gamma": number(str(row["gamma"])),
+                    "seed": np.int64(3)} for row in rows]  # fmt: skip
+    asked: dict[str, Any] = {"of": "y", "on": "gamma", "within": ("seed",)}
+    one, two = ai.effect(rows, **asked), ai.effect(given, **asked)
+    assert one.found is not None
+    assert one.found == two.found
+    assert one.strata.keys() == two.strata.keys() == {"3"}
+
+
+def test_values_that_differ_by_rounding_are_one_setting() -> None:
+    rows = [{"gamma": (0.1 + 0.2, 0.3, 0.6)[i % 3], "y": float(i)} for i in range(30)]
+    found = ai.effect(rows, of="y", on="gamma")
+    assert (found.kind, found.n) == ("0.6 minus 0.3", 30)
+    assert ai.effect(rows, of="y", on="gamma", between=(0.1 + 0.2, 0.6)).n == 30
+
+
+def test_a_runs_name_may_be_a_text_or_a_number() -> None:
+    rows = few_runs()
+    for i, row in enumerate(rows):
+        row["run_id"] = str(i)
+    again = [row | {"run_id": kind(i)} for kind in (int, float) for i, row in enumerate(rows)]
+    assert ai.effect([*rows, *again], of="y", on="gamma").n == len(rows)
+
+
+def test_missing_numbers_of_a_file_may_be_written(tmp_path: Path) -> None:
+    numbers = "".join(f"{i % 2},{i},r{i}\n" for i in range(16))
+    (tmp_path / "table.csv").write_text(f"kind,y,run_id\n{numbers}0,NaN,a\n1,NA,b\n0,nan,c\n")
+    found = ai.effect(tmp_path / "table.csv", of="y", on="kind")
+    assert found.left_out_runs == {"without y": ("a", "b", "c")}
+
+
+def test_a_column_that_occurs_twice_is_refused() -> None:
+    table = pd.DataFrame([[1, 2.0, 3.0]] * 20, columns=["kind", "y", "y"])
+    with pytest.raises(ConfigError, match="the column y occurs twice in the table; keep one"):
+        ai.effect(table, of="y", on="kind")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"on": "width"}, "width holds texts that are numbers: 128, 64; convert them"),
+        ({"within": "kind"}, "within is 'kind'"),
         ({"least": -0.3}, "least is -0.3"),
         ({"least": "x"}, "least is 'x'"),
         ({"between": 3}, "between is 3; expected two values of kind: 0, 1"),
@@ -383,6 +429,6 @@ def test_numbers_that_are_not_finite_are_left_out() -> None:
     ],
 )
 def test_wrong_questions_are_refused(settings: dict[str, Any], message: str) -> None:
-    rows = [{"kind": i % 2, "y": float(i)} for i in range(16)]
+    rows = [{"kind": i % 2, "y": float(i), "width": ("64", "128")[i % 2]} for i in range(16)]
     with pytest.raises(ConfigError, match=message):
-        ai.effect(rows, of="y", on="kind", **settings)
+        ai.effect(rows, **{"of": "y", "on": "kind"} | settings)

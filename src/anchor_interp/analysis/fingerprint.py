@@ -121,7 +121,7 @@ def both_phases(
 ) -> BothPhases:
     """Both phases of a run, as far as it keeps them, or of a model, given its task."""
     if isinstance(model, Run):
-        kept = model.path and kept_fingerprint(model.path, model.step)
+        kept = model.path and not model.is_edited and kept_fingerprint(model.path, model.step)
         numbers = kept or fingerprint(model, quiet=quiet)
         return BothPhases(verdict(numbers), model.judged(n=200)[1], numbers)
     task = check_anchors(task, "ai.analyze_model takes examples")

@@ -123,8 +123,9 @@ def analyze(
         run = load(path, step=step, device=device)
         is_path = run.path == Path(str(path))  # a named model's folder lies elsewhere
         name = run.folder.path.resolve().name if is_path else str(path)
+    judged = run.judged(n=200)
     subject = Subject.of_run(run)
-    analysis = _analyze(subject, run.judged(n=200), name, max_seconds, quiet)
+    analysis = _analyze(subject, judged, name, max_seconds, quiet)
     about: dict[str, Any] = {}
     if subject.task is None:
         about["left_out"] = (f"the mechanism: the task {run.config.task.kind} has no anchors",)

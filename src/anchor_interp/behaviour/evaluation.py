@@ -76,16 +76,16 @@ def evaluate(
             that the task brings; on an anchor task also a model of Hugging Face, or what else
             :func:`anchor_interp.models.forward.last_logits` calls.
         n: sequences per ordered pair and kind of key, or examples per split, 1 to 1,000,000.
-        training: the run's own training sequences, of which 10,000 count, or n without anchors
-            (``Run.evaluate`` passes them). Without them ``train_accuracy`` is None, a model that
-            memorized its sequences cannot be told from an undertrained one, and that the test data
-            are new to it is taken on trust.
+        training: the run's own training sequences with their answers, of which 10,000 count, or n
+            without anchors (``Run.evaluate`` passes them). Without them ``train_accuracy`` is None,
+            a model that memorized its sequences cannot be told from an undertrained one, and that
+            the test data are new to it is taken on trust.
         initial: the model at initialisation, for the reference of the complexity.
         steps: optimizer updates of the checkpoint, to be recorded.
 
     Raises:
         ConfigError: n is out of range, the model is too small for the task, its logits or weights
-            are not finite, or ``training`` has rows of unseen pairs.
+            are not finite, ``training`` has rows of unseen pairs, or ``initial`` has other shapes.
     """
     checked(task, Task, "task")
     checked(initial, Network | None, "initial")
@@ -96,7 +96,7 @@ def evaluate(
     own = own_training(task, training)
     if isinstance(model, nn.Module):
         check_weights(model)
-    last, first = main_numbers(model), main_numbers(initial)
+    last, first = main_numbers(model, initial)
     if isinstance(task, AnchorTask):
         scores = _of_pairs(model, task, n, seed, own)
     else:
@@ -208,7 +208,7 @@ def training_accuracy(model: HookedTransformer, training: Dataset) -> float:
 
 
 def own_training(task: Task, training: Training) -> Dataset | None:
-    """The training sequences as examples; ConfigError if they are not of this task.
+    """The training sequences as examples; ConfigError if their lengths are not of this task.
 
     They may hold no unseen pair of an anchor task, wherever it stands in a row.
     """

@@ -46,6 +46,7 @@ Parts = Literal["edges", "edges and MLPs", "heads and MLPs", "residual edges"]
 """What is ablated one by one: an attention edge, the MLP at a position; a head or MLP, or what a
 receiver gets of a sender, at all positions."""
 _References = Inputs | Integer[np.ndarray, "reference pos"] | Integer[Tensor, "reference pos"]
+_Sets = Bool[np.ndarray, "circuit *edge"] | Bool[Tensor, "circuit *edge"]
 BATCH = 1024
 """Sequences of one forward pass."""
 LEAST_CHANGE = 0.1
@@ -203,12 +204,14 @@ class EdgeAblation(Readable):
         for ablated, means in (("none", self.full), ("every part", self.nothing)):
             yield {"ablated": ablated, **dict(zip(names, means.tolist(), strict=True))}
 
-    def measure(self, ablated: Bool[np.ndarray, "circuit *edge"]) -> Float[np.ndarray, "3 circuit"]:
+    def measure(self, ablated: _Sets) -> Float[np.ndarray, "3 circuit"]:
         """Accuracy, logit difference and log-probability with each set of edges ablated.
 
         The logit difference is the answer's logit minus the wrong answer's, if the examples have
-        one, else minus the largest other one. All three are means over the sequences.
+        one, else minus the largest other one. All three are means over the sequences. Raises
+        ConfigError if a set has another shape than :attr:`reachable`.
         """
+        ablated = self._sets(ablated)
 
         def score(logits: Tensor, rows: Tensor) -> Tensor:
             answer = self.answers[rows, None]
@@ -231,13 +234,12 @@ class EdgeAblation(Readable):
         means: Float[np.ndarray, "3 circuit"] = np.nanmean(scores, 1).T
         return means
 
-    def faithfulness(
-        self, circuits: Bool[np.ndarray, "circuit *edge"]
-    ) -> Float[np.ndarray, "2 circuit"]:
+    def faithfulness(self, circuits: _Sets) -> Float[np.ndarray, "2 circuit"]:
         """Accuracy and logit difference with everything outside each circuit ablated.
 
         On the scale from everything ablated (0) to the full model (1), not clamped. Raises
-        ConfigError if the model without attention answers almost as the full one.
+        ConfigError as :meth:`measure`, or if the model with all ablated answers almost as the full
+        one.
         """
         scale = (self.full - self.nothing)[:2]
         if scale[0] < LEAST_CHANGE or scale[1] <= 0:
@@ -245,9 +247,17 @@ class EdgeAblation(Readable):
             apart = f"the logit difference is {self.nothing[1]:.2f}, with none {self.full[1]:.2f}"
             why = right if scale[0] < LEAST_CHANGE else apart
             raise ConfigError(f"with all {self.parts} ablated {why}: too few depend on them")
-        left = self.measure(self.reachable & ~circuits)[:2] - self.nothing[:2, None]
+        left = self.measure(self.reachable & ~self._sets(circuits))[:2] - self.nothing[:2, None]
         relative: Float[np.ndarray, "2 circuit"] = left / scale[:, None]
         return relative
+
+    def _sets(self, sets: _Sets) -> Bool[np.ndarray, "circuit *edge"]:
+        """Sets of edges as an array."""
+        given = np.asarray(sets.cpu() if isinstance(sets, Tensor) else sets)
+        if given.dtype != np.bool_ or given.shape[1:] != self.reachable.shape:
+            expected = f"bool, one set an entry, each of shape {self.reachable.shape}"
+            raise ConfigError(f"sets are {given.dtype} of shape {given.shape}; expected {expected}")
+        return given
 
     def _aligned(self, sequences: Inputs) -> Examples:
         """Examples; ConfigError if a position that counts does not mean the same in all."""

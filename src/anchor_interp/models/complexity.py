@@ -19,7 +19,7 @@ it; without one it is measured whole and is called ``fused``.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from statistics import fmean
@@ -264,22 +264,34 @@ def left_out(model: Any) -> tuple[str, ...]:
     return tuple(each.name for each in others if each.tensor.ndim > 1)
 
 
-def main_numbers(model: Any) -> Numbers:
-    """Stable rank and condensation of W_Q in layer 0; without queries, means over all matrices."""
-    if not isinstance(model, nn.Module):
-        return Numbers(None, None, None)
-    if is_transformer(model):
-        layers = [first_query_matrix(model)]
-    else:
-        every = list(_weights(model))
-        queries = [weight.left for weight in every if re.search(_QUERIES, weight.name)]
-        layers = queries[:1] or [weight.left for weight in every]
+def main_numbers(model: Any, initial: Any = None) -> tuple[Numbers, Numbers]:
+    """Stable rank and condensation of W_Q in layer 0; without queries, means over all matrices.
 
-    def mean(measure: Callable[[Tensor], float]) -> float | None:
-        values = [value for each in layers if (value := measured(measure, each)) is not None]
+    Of a model, and of the one before training; ConfigError if its matrices have other shapes.
+    """
+    last, first = _main_matrices(model), _main_matrices(initial)
+    own, given = ([tuple(matrix.shape) for matrix in matrices] for matrices in (last, first))
+    if own and given and own != given:
+        raise ConfigError(f"initial has a matrix of shape {given[0]}; the model has {own[0]}")
+
+    def mean(measure: Callable[[Tensor], float], matrices: Sequence[Tensor]) -> float | None:
+        values = [value for each in matrices if (value := measured(measure, each)) is not None]
         return fmean(values) if values else None
 
-    return Numbers(mean(stable_rank), None, mean(condensation))
+    numbers = (Numbers(mean(stable_rank, some), None, mean(condensation, some))
+               for some in (last, first))  # fmt: skip
+    return next(numbers), next(numbers)
+
+
+def _main_matrices(model: Any) -> list[Tensor]:
+    """The matrices whose mean :func:`main_numbers` takes; none of None."""
+    if not isinstance(model, nn.Module):
+        return []
+    if is_transformer(model):
+        return [first_query_matrix(model)]
+    every = list(_weights(model))
+    queries = [weight.left for weight in every if re.search(_QUERIES, weight.name)]
+    return queries[:1] or [weight.left for weight in every]
 
 
 def first_query_matrix(model: Any) -> Float[Tensor, "d_model neuron"]:

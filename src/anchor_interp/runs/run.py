@@ -19,7 +19,7 @@ from anchor_interp.behaviour.phase import Decision, Evaluation, Phase, decide
 from anchor_interp.models.decoding import generate
 from anchor_interp.models.exact import NAMES, exact_model, exact_shape
 from anchor_interp.models.networks import Network, as_transformer, build_network
-from anchor_interp.models.transformer import HookedTransformer, place
+from anchor_interp.models.transformer import HookedTransformer, are_hooked, place
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.export import load_weights, save_weights
 from anchor_interp.runs.memory import check_model_fits, explained
@@ -156,14 +156,26 @@ class Run(Readable):
     def judged(self, *, n: int = 500) -> tuple[Evaluation, Decision]:
         """The evaluation and the phase of this checkpoint: stored if it is the final one of a run.
 
-        They are measured, with ``n`` as in :meth:`evaluate`, of any other checkpoint.
+        They are measured, with ``n`` as in :meth:`evaluate`, of any other checkpoint, and of a
+        model that was edited or has hooks since it was loaded.
         """
         if self.folder.result() is not None:
             stored = self._stored()
-            if stored[0].steps == self.step:
+            if stored[0].steps == self.step and not self.is_edited:
                 return stored
         evaluation = self.evaluate(n=n)
         return evaluation, decide(evaluation)
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether :attr:`model` has hooks, or other weights than its checkpoint."""
+        if "model" not in vars(self):
+            return False
+        own = self.model.state_dict()
+        file = model_at(self.folder, self.config, self.step, self.device, self.dtype).state_dict()
+        if are_hooked(self.model.modules()) or own.keys() != file.keys():
+            return True
+        return not all(torch.equal(own[name], value) for name, value in file.items())
 
     @property
     def phase(self) -> Phase:

@@ -7,7 +7,11 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from numbers import Real
 from typing import Any, Literal, get_args
+
+import numpy as np
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.rounding import decimal
@@ -183,12 +187,12 @@ def settings_of(rows: Sequence[TableRow]) -> list[str]:
 
 def values_of(rows: Iterable[TableRow], name: str) -> tuple[Value, ...]:
     """The different values of a column: None, then numbers, then texts, each in order."""
-    return tuple(sorted({_plain(row.get(name)) for row in rows}, key=_rank))
+    return tuple(sorted({plain(row.get(name)) for row in rows}, key=_rank))
 
 
 def sort_key(row: TableRow, names: Iterable[str]) -> tuple[Any, ...]:
     """A row's values in these columns, such that they can be compared."""
-    return tuple(_rank(_plain(row.get(name))) for name in names)
+    return tuple(_rank(plain(row.get(name))) for name in names)
 
 
 def group(rows: Iterable[TableRow], names: Sequence[str]) -> list[Group]:
@@ -197,7 +201,7 @@ def group(rows: Iterable[TableRow], names: Sequence[str]) -> list[Group]:
     for row in rows:
         groups.setdefault(sort_key(row, names), []).append(row)
     ordered = [groups[key] for key in sorted(groups)]
-    return [({name: _plain(same[0].get(name)) for name in names}, same) for same in ordered]
+    return [({name: plain(same[0].get(name)) for name in names}, same) for same in ordered]
 
 
 def follows(rows: Sequence[TableRow], name: str, others: Sequence[str]) -> bool:
@@ -218,7 +222,7 @@ def rows_where(
     for name, wanted in where.items():
         values = tuple(wanted) if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
         check_column(name, "where", columns)
-        before, kept = kept, [r for r in kept if _plain(r.get(name)) in map(_plain, values)]
+        before, kept = kept, [r for r in kept if plain(r.get(name)) in map(plain, values)]
         if not kept:
             expected = listed(values_of(before, name)[:10])
             raise ConfigError(f"no run has {name} {listed(values)}; expected one of {expected}")
@@ -247,7 +251,9 @@ def _rank(value: Value) -> tuple[int, float, str]:
     return 1, value, ""
 
 
-def _plain(value: Value) -> Value:
-    """A decimal, a whole one as an integer, so that 1 and 1.0 have one name."""
+def plain(value: Any) -> Any:
+    """A number as Python's, a whole one as an integer, so that 1 and 1.0 have one name."""
     value = decimal(value)
+    if isinstance(value, Decimal | Real | np.bool_) and not isinstance(value, Value):
+        value = value.item() if isinstance(value, np.generic) else float(value)
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,6 +1,8 @@
 """Which runs of a table are compared, inside which strata, and which are left out and why."""
 
+import contextlib
 import logging
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ from anchor_interp.sweeps.columns import (
     is_missing,
     label,
     listed,
+    plain,
     rows_where,
     sort_key,
     words,
@@ -58,6 +61,8 @@ def compared(
 ) -> Compared:
     """The runs that a question is about; arguments as of :func:`anchor_interp.effect`."""
     given = _rows(table)
+    for row in given:
+        row |= {n: plain(row[n]) for n in {of, on, *within, *cluster, *where} & row.keys()}
     numbers = {id(row): f"row {i}" for i, row in enumerate(given) if is_missing(row.get("run_id"))}
     rows = distinct_runs(rows_where(given, where)[0])
     columns = list(dict.fromkeys(name for row in rows for name in row))
@@ -108,7 +113,8 @@ def distinct_runs(rows: Sequence[TableRow]) -> list[TableRow]:
     again: list[str] = []
     for i, row in enumerate(rows):
         if not is_missing(name := row.get("run_id")):
-            runs[str(name)] = _together(runs[str(name)], row) if str(name) in runs else row
+            name = str(plain(name))
+            runs[name] = _together(runs[name], row) if name in runs else row
             continue
         runs[i], text = row, repr(sorted(row.items(), key=repr))
         if text in seen:
@@ -124,7 +130,7 @@ def distinct_runs(rows: Sequence[TableRow]) -> list[TableRow]:
 def _together(one: TableRow, two: TableRow) -> TableRow:
     """One row of two rows of a run."""
     known = {name: value for name, value in one.items() if not is_missing(value)}
-    for name in known.keys() & two.keys() - {*CIRCUMSTANCES}:
+    for name in known.keys() & two.keys() - {"run_id", *CIRCUMSTANCES}:
         if not is_missing(two[name]) and known[name] != two[name]:
             both = f"{name} {shown(known[name])} and {shown(two[name])}"
             raise ConfigError(f"the run {one['run_id']} has {both}; keep one of its rows")
@@ -136,6 +142,8 @@ def _rows(table: Any) -> list[TableRow]:
     if isinstance(table, str | Path):
         return read_table(table, whole=False)
     if hasattr(table, "to_dict"):
+        for name in table.columns[table.columns.duplicated()]:
+            raise ConfigError(f"the column {name} occurs twice in the table; keep one")
         table = table.astype(object).where(table.notna(), None).to_dict("records")
     if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
         raise ConfigError(f"table is {shown(table)}; expected a sweep folder, its table or rows")
@@ -163,17 +171,26 @@ def _kinds(rows: Sequence[TableRow], on: str, between: Any) -> Sequence[Value] |
     """The two values of a setting to compare; None if it is a number with fewer or more values."""
     values = sorted({row[on] for row in rows}, key=str)
     if between is not None:
-        known = [v for v in values if isinstance(between, Sequence) and v in tuple(between)]
-        if len(known) != 2 or len(between) != 2:
+        wanted = [*map(plain, between)] if isinstance(between, Sequence) else []
+        if len(wanted) != 2 or len({*wanted} & {*values}) != 2:
             expected = f"expected two values of {on}: {listed(values)}"
             raise ConfigError(f"between is {shown(between)}; {expected}")
-        return tuple(between)
+        return wanted
     numbers = [isinstance(value, int | float) for value in values]
     if len(values) == 2 and (all(numbers) or not any(numbers)):
+        if any(map(_is_number, values)) and not any(numbers):
+            raise ConfigError(f"{on} holds texts that are numbers: {listed(values)}; convert them")
         return min(values), max(values)
     if not all(numbers):
         raise ConfigError(f"{on} holds texts; give two of them as between: {listed(values)}")
     return None
+
+
+def _is_number(value: str) -> bool:
+    """Whether a text is a number: as a text 128 is less than 64."""
+    with contextlib.suppress(ValueError):
+        return math.isfinite(float(value))
+    return False
 
 
 def _enough(rows: Sequence[TableRow], on: str, between: Sequence[Value] | None) -> bool:

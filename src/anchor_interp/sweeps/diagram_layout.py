@@ -61,6 +61,8 @@ def choose_layout(
     columns = settings_of(rows)
     for name in best:
         check_column(name, "best_over", columns)
+        if any(row.get("seed") is None for row in rows):
+            raise ConfigError("best_over takes the best of each seed; expected a seed in every row")
     varying = [name for name in columns if len(values_of(rows, name)) > 1]
     x, y = _axes(rows, x, y, columns, [name for name in varying if name not in best])
     axes = [name for name in (x, y) if name]

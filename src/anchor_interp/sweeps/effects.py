@@ -303,6 +303,8 @@ def effect(
         where: The value, or a list of values, to keep, by column.
     """
     checked(least, float, "least", low=0)
+    within = checked(within, tuple[str, ...], "within")
+    cluster = checked(cluster, tuple[str, ...], "cluster")
     asked: dict[str, Any] = {"within": within, "between": between, "cluster": cluster}
     found = compared(table, of, on, where=where or {}, **asked)
     kinds = found.between
