@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from types import ModuleType
 from typing import get_args
 
@@ -135,7 +135,8 @@ class Pages:
         for claim in claims:
             verdict, _, effect, least, _, runs = self._line(claim)
             least = least.partition(" /")[0]
-            lines.append([claim.source, claim.asks, verdict, effect, least, runs])
+            words = f"{claim.asks} *({claim.note})*" if claim.note else claim.asks
+            lines.append([claim.source, words, verdict, effect, least, runs])
         return table(head, lines)
 
     def _section(self, name: str, script: ModuleType) -> str:
@@ -336,10 +337,13 @@ def _study_link(study: str, shown: str) -> str:
 def _own_seconds(rows: Rows) -> list[float]:
     """The seconds of runs that trained on a core of their own.
 
+    One that was held up counts as ten times the median.
+
     A GPU, where PyTorch is not built for CPUs alone, trains runs as batches, which share theirs.
     """
-    return [row["seconds"] for row in rows
-            if row.get("seconds") and str(row.get("torch")).endswith("+cpu")]  # fmt: skip
+    alone = [row["seconds"] for row in rows
+             if row.get("seconds") and str(row.get("torch")).endswith("+cpu")]  # fmt: skip
+    return [min(seconds, 10 * median(alone)) for seconds in alone]
 
 
 def _place(study: str) -> str:

@@ -18,11 +18,13 @@ from anchor_interp.tasks.rules import PAPER_ANCHORS
 from claims import registered
 from common import Panels, main
 from drawing import strips
-from effects import Difference, Row, Test, grouped, values_of
+from effects import Difference, Rise, Row, Test, grouped, values_of
 from studies import Data, Study
 
 CONDITIONS = {"none": None, "x + 0": 0, "x + 3": 3, "x + 17": 17}
 """What the fifth anchor adds."""
+FAR = {"none": None, "x + 3": 3, "x + 11": 11, "x + 17": 17, "x + 25": 25}
+"""What it adds in the runs that ask again what a far step does."""
 
 
 def bridged(add: int | None) -> AnchorTask:
@@ -40,6 +42,13 @@ def _bridge() -> Sweep:
                        for add in CONDITIONS.values()))  # fmt: skip
 
 
+def _far() -> Sweep:
+    start = preset("tiny", steps=3_000, checkpoint_every=3_000)
+    axes, seeds = {"gamma": (0.7,), "weight_decay": (0.01,)}, tuple(range(1160, 1168))
+    return Sweep(tuple(Grid(override(start, task=bridged(add)), axes, seeds=seeds)
+                       for add in FAR.values()))  # fmt: skip
+
+
 def condition(row: Row) -> str:
     """What the fifth anchor of a run adds."""
     functions = [f"x{each}".strip() for each in row["offsets"].split("x")[1:]]
@@ -48,24 +57,37 @@ def condition(row: Row) -> str:
     return {"x": "x + 0"}.get(functions[-1], functions[-1])
 
 
+def step(row: Row) -> float:
+    """What the fifth anchor of a run of ``far`` adds."""
+    return FAR[condition(row)] or 0
+
+
+def _under(name: str) -> Test:
+    return lambda row: condition(row) == name
+
+
 def _more(name: str, than: str) -> Difference:
     """The OOD accuracy under one condition minus that under another, at equal settings."""
-
-    def under(wanted: str) -> Test:
-        return lambda row: condition(row) == wanted
-
-    # seeds cross settings: the clusters were added after the verdicts, of which they weaken one
-    return Difference("ood_accuracy", under(name), under(than), ("task", "d_vocab"),
+    # seeds cross settings: the clusters were added after the verdicts, which stayed
+    return Difference("ood_accuracy", _under(name), _under(than), ("task", "d_vocab"),
                       runs=("bridge",), within=("gamma", "weight_decay"),
                       cluster=("seed",))  # fmt: skip
 
 
-RUNS = {"bridge": Study("what a fifth anchor adds", _bridge, ("answers",))}
+RUNS = {
+    "bridge": Study("what a fifth anchor adds", _bridge, ("answers",)),
+    "far": Study("a fifth anchor far from the others", _far),
+}
 CLAIMS = [
     registered("bridge-identity", "identities: unseen pairs follow the rule",
                _more("x + 0", "none")),
     registered("bridge-step", "x + 3 does more than an identity", _more("x + 3", "x + 0")),
     registered("bridge-near", "x + 3 does more than x + 17", _more("x + 3", "x + 17")),
+    registered("bridge-far", "gamma 0.7: a far step leads to the rule",
+               Difference("ood_accuracy", _under("x + 17"), _under("none"), ("task", "d_vocab"),
+                          runs=("far",))),
+    registered("bridge-distance", "gamma 0.7: the further the step, the more rule",
+               Rise("ood_accuracy", step, lambda row: condition(row) != "none", runs=("far",))),
 ]  # fmt: skip
 
 
@@ -79,6 +101,11 @@ def draw(data: Data) -> Panels:
                                                ("gamma",)).items()}  # fmt: skip
         drawn = strips(found, "OOD accuracy", reference=0.5, shares=True)
         panels.append([(f"weight decay {decay:g}", drawn)])
+    if "far" in data:
+        far = data.rows("far")
+        found = {name: values_of(list(filter(_under(name), far)), "ood_accuracy") for name in FAR}
+        drawn = strips(found, "OOD accuracy", reference=0.5, shares=True)
+        panels.append([("gamma 0.7, weight decay 0.01, further seeds", drawn)])
     return panels
 
 

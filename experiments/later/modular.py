@@ -118,7 +118,7 @@ RUNS = {"modular": Study("constant and scheduled decay on modular addition", _mo
 CLAIMS = [
     registered("modular-constant", "modular addition: constant decay does as well",
                NotWorse(_not_worse, _in(f"constant {CONSTANT:g}"), _in(f"quarter {BEST_QUARTER}"),
-                        ("weight_decay",), runs=("modular",))),
+                        ("weight_decay",), runs=("modular",)), note="0.1 is added"),
 ]  # fmt: skip
 
 

@@ -147,7 +147,8 @@ _FREE = ("weight_decay",)
 CLAIMS = [
     registered("windows-quarter", "decay in a quarter does as much as throughout",
                NotWorse(_not_worse, _in("quarter 2"), _in("throughout"), _FREE,
-                        runs=("windows",), within=("gamma",), cluster=("seed",))),
+                        runs=("windows",), within=("gamma",), cluster=("seed",)),
+               note="the second quarter; 0.1 is added"),
     registered("windows-equal-sum", "equal sum of decay: a window does better",
                Difference("ood_accuracy", _in("quarter 2"), _in("equal sum"), _FREE,
                           runs=("windows",), within=("gamma",), cluster=("seed",))),
@@ -157,7 +158,8 @@ CLAIMS = [
     registered("windows-edge", "the edge: an onset 100 steps later does far less",
                Mean("drop", runs=("edge",), select=drops)),
     registered("windows-basin", "small weights: fewer onsets lead to the rule",
-               Rise("basin", "gamma", sign=-1, runs=("onsets",), select=basins)),
+               Rise("basin", "gamma", sign=-1, runs=("onsets",), select=basins),
+               note="from gamma 0.7 on every onset does, so that no fall can show"),
 ]  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def test_a_number_has_passed_when_it_stays(
 
 
 def test_a_fifth_anchor_is_told_from_the_table() -> None:
-    for name, add in bridge.CONDITIONS.items():
+    for name, add in (bridge.CONDITIONS | bridge.FAR).items():
         task = bridge.bridged(add)
         assert bridge.condition(task_columns(task)) == name
         assert task.unseen == ((3, 4), (4, 3))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import spearmanr, ttest_ind
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
@@ -73,6 +73,32 @@ def test_runs_of_a_seed_change_places_together() -> None:
     alone = find_rise([s._replace(clusters=[object() for _ in s.x]) for s in strata])
     assert alone is not None
     assert alone.p < found.p / 5
+
+
+def crossed(n: int, n_strata: int, generator: np.random.Generator) -> list[Stratum]:
+    """Seeds of two kinds in several strata, each with its own level; no difference."""
+    x, of_seed = np.repeat([1.0, 0.0], n), generator.standard_normal(2 * n)
+    seeds = [(kind, i) for i, kind in enumerate(x)]
+    return [stratum(x, of_seed + generator.standard_normal(2 * n) / 2 + level, seeds)
+            for level in range(n_strata)]  # fmt: skip
+
+
+def test_levels_that_clusters_cross_cost_no_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interval is that of two samples of means of seeds, and holds 0 in 95 of 100 samples."""
+    monkeypatch.setattr(statistics, "DRAWN", 10)
+    generator, holds = np.random.default_rng(0), 0
+    for _ in range(400):
+        strata = crossed(5, 6, generator)
+        found = find_rise(strata)
+        assert found is not None
+        holds += found.low <= 0 <= found.high
+    assert 0.93 <= holds / 400 <= 0.98
+    means = np.mean([each.y for each in strata], axis=0)
+    interval = ttest_ind(means[:5], means[5:]).confidence_interval()
+    # HC3 divides by n, not n - 1, and by 1 - the leverage of a run: a tenth of its level, and x
+    hc3 = math.sqrt(4 / 5) / (1 - 1 / 10 - 1 / 60)
+    assert found.high - found.low == pytest.approx((interval.high - interval.low) * hc3)
+    assert find_rise(crossed(1, 6, generator)) is None
 
 
 def test_groups_that_scatter_unequally_are_not_called_different(

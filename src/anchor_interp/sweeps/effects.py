@@ -86,9 +86,10 @@ def find_rise(strata: Sequence[Stratum]) -> Estimate | None:
 
     A linear model with a level for each stratum, and a slope for each setting that is ``given``.
     The interval is Student's with HC3 standard errors, which allow for unequal variances (MacKinnon
-    and White 1985), and runs of a cluster count as one; p compares effect / error
-    with its values in shuffled runs (Freedman and Lane 1983; Janssen 1997). None if levels and
-    given settings determine the setting in all strata, or if there are too few clusters.
+    and White 1985), and runs of a cluster count as one; then its degrees of freedom are those of
+    Bell and McCaffrey (2002). p compares effect / error with its values in shuffled runs (Freedman
+    and Lane 1983; Janssen 1997). None if levels and given settings determine the setting in all
+    strata, or if there are too few clusters.
     """
     # Levels and given settings go out of setting and number first: the slope through what is left,
     # x'y / x'x, is that of the whole model (Frisch, Waugh and Lovell).
@@ -104,11 +105,14 @@ def find_rise(strata: Sequence[Stratum]) -> Estimate | None:
     # HC3 divides a residual by 1 - h, the share of its own number that the fit does not take up
     slack = np.maximum(1 - leverage - x**2 / power, 1e-6)
     clusters = _numbered(strata)
-    df = float(len(clusters) - sum(basis.shape[1] for basis in bases) - 1)
-    if df < 1:
-        return None
     together = np.zeros((len(x), len(clusters)))
     together[np.arange(len(x)), [clusters[c] for s in strata for c in s.clusters]] = 1
+    if len(clusters) == len(x):
+        df = float(len(x) - sum(basis.shape[1] for basis in bases) - 1)
+    else:
+        df = _freedom(together * (x / slack)[:, None], x / math.sqrt(power), bases)
+    if df < 1:
+        return None
     numbers = _in_other_orders(strata, [number for _, number in rests], bases)
     effects = numbers @ x / power  # [order]
     numbers -= np.outer(effects, x)  # residuals [order, run]
@@ -126,6 +130,24 @@ def find_rise(strata: Sequence[Stratum]) -> Estimate | None:
     size = max(largest(s.y) for s in strata) / largest(y)
     p = permutation_p(float(sines[0]), sines[1:], exact=False, size=size)
     return Estimate(effect, effect - reach, effect + reach, p, finds)
+
+
+def _freedom(scores: Floats, x: Floats, bases: Sequence[Floats]) -> float:
+    """Degrees of freedom of a variance that is a sum of squared scores ([run, cluster]).
+
+    Those of the scaled chi-squared variable that has its mean and variance, if runs scatter alike.
+    Levels that clusters cross cost no clusters.
+    """
+    left = scores - np.outer(x, x @ scores)
+    start = 0
+    for basis in bases:
+        of_stratum = left[start : (start := start + len(basis))]
+        of_stratum -= basis @ (basis.T @ of_stratum)
+    shared = left.T @ left
+    size = float(np.trace(shared))
+    if size <= ROUNDING * float((scores**2).sum()):  # clusters are told apart by levels alone
+        return 0.0
+    return size**2 / float((shared**2).sum())
 
 
 def _in_other_orders(
