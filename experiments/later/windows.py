@@ -175,8 +175,6 @@ def draw(data: Data) -> Panels:
     heads = [f"decay {decay:.2g}" for decay in decays.values()]
     panels = []
     for study, of in {"windows": arm, "onsets": onset, "edge": onset}.items():
-        if study not in data:
-            continue
         for (gamma,), rows in grouped(data.rows(study), ("gamma",)).items():
             found = {name: values_of([r for r in rows if of(r) == place], "ood_accuracy")
                      for place, name in names[study].items()}  # fmt: skip

@@ -111,9 +111,7 @@ def edge_attribution(
     on = [f"cfg.{name}" for name in copies if getattr(model.cfg, name, False)]
     on += [f"a hook on {name}" for name, x in points if "hook_resid" in name and x.has_hooks()]
     if on:
-        raise ConfigError(
-            f"{on[0]} is between the stream and its readers; turn it off or remove it"
-        )
+        raise ConfigError(f"{on[0]} is between the stream and its readers; turn it off")
     graph = ResidualGraph.of(model)
     outputs = output_hooks(graph)
     given: dict[str, Tensor] = {}

@@ -255,8 +255,8 @@ class EdgeAblation(Readable):
         """Sets of edges as an array."""
         given = np.asarray(sets.cpu() if isinstance(sets, Tensor) else sets)
         if given.dtype != np.bool_ or given.shape[1:] != self.reachable.shape:
-            expected = f"bool, one set an entry, each of shape {self.reachable.shape}"
-            raise ConfigError(f"sets are {given.dtype} of shape {given.shape}; expected {expected}")
+            each = self.reachable.shape
+            raise ConfigError(f"sets are {given.dtype} {given.shape}; expected bool (n, *{each})")
         return given
 
     def _aligned(self, sequences: Inputs) -> Examples:

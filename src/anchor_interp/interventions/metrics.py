@@ -43,9 +43,7 @@ def logit_difference(
     """
     rights, wrongs = _answers(right), _answers(right if wrong is None else wrong, wrong is None)
     if rights.shape != wrongs.shape:
-        raise ConfigError(
-            f"there are {_counted(rights)} right answers and {_counted(wrongs)} wrong ones"
-        )
+        raise ConfigError(f"{_counted(rights)} right answers, {_counted(wrongs)} wrong ones")
     if (rights == wrongs).all():
         raise ConfigError(f"right and wrong are the same in all {len(rights)} examples")
     together = _together(over)
@@ -82,9 +80,7 @@ def kl_divergence(model: HookedTransformer, clean: Inputs, *, over: Over = "mean
         own = at_least_float32(last_logits(model, clean)).log_softmax(-1)
 
     def metric(logits: Float[Tensor, "n *k d_vocab"]) -> Float[Tensor, " n"]:
-        if own.shape != logits.shape:
-            given = f"the metric was given logits {tuple(logits.shape)}"
-            raise ConfigError(f"{given}; the clean examples have {tuple(own.shape)}")
+        _check_examples(own, logits)
         patched = at_least_float32(logits).log_softmax(-1)
         return together((own.exp() * (patched - own)).sum(-1))
 
@@ -157,12 +153,17 @@ def _answers(given: Answers, wrong: bool = False) -> Int64[np.ndarray, "n *k"]:
 
 def _picked(values: Tensor, answers: np.ndarray) -> Tensor:
     """The value of every answer."""
-    if answers.shape != values.shape[:-1]:
-        mine, theirs = _counted(answers), _counted(values[..., 0])
-        raise ConfigError(f"the metric is of {mine} examples, {theirs} are patched")
+    _check_examples(answers[..., None], values[..., :1])
     check_answers(answers, values.shape[-1])
     index = torch.from_numpy(answers).to(values.device)
     return values.gather(-1, index[..., None])[..., 0]
+
+
+def _check_examples(own: Any, patched: Tensor) -> None:
+    """Refuse logits of other examples than those that a metric is of."""
+    if own.shape != patched.shape:
+        mine, theirs = _counted(own[..., 0]), _counted(patched[..., 0])
+        raise ConfigError(f"the metric is of {mine} examples, {theirs} are patched")
 
 
 def _counted(answers: Any) -> str:

@@ -142,8 +142,6 @@ def _rows(table: Any) -> list[TableRow]:
     if isinstance(table, str | Path):
         return read_table(table, whole=False)
     if hasattr(table, "to_dict"):
-        for name in table.columns[table.columns.duplicated()]:
-            raise ConfigError(f"the column {name} occurs twice in the table; keep one")
         table = table.astype(object).where(table.notna(), None).to_dict("records")
     if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
         raise ConfigError(f"table is {shown(table)}; expected a sweep folder, its table or rows")
@@ -173,21 +171,19 @@ def _kinds(rows: Sequence[TableRow], on: str, between: Any) -> Sequence[Value] |
     if between is not None:
         wanted = [*map(plain, between)] if isinstance(between, Sequence) else []
         if len(wanted) != 2 or len({*wanted} & {*values}) != 2:
-            expected = f"expected two values of {on}: {listed(values)}"
-            raise ConfigError(f"between is {shown(between)}; {expected}")
+            two = f"two values of {on}: {listed(values)}"
+            raise ConfigError(f"between is {shown(between)}; expected {two}")
         return wanted
     numbers = [isinstance(value, int | float) for value in values]
-    if len(values) == 2 and (all(numbers) or not any(numbers)):
-        if any(map(_is_number, values)) and not any(numbers):
-            raise ConfigError(f"{on} holds texts that are numbers: {listed(values)}; convert them")
+    if len(values) == 2 and (all(numbers) or not any(map(_is_number, values))):
         return min(values), max(values)
     if not all(numbers):
         raise ConfigError(f"{on} holds texts; give two of them as between: {listed(values)}")
     return None
 
 
-def _is_number(value: str) -> bool:
-    """Whether a text is a number: as a text 128 is less than 64."""
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number, if only as a text: as a text 128 is less than 64."""
     with contextlib.suppress(ValueError):
         return math.isfinite(float(value))
     return False
