@@ -9,8 +9,8 @@ from small_models import EACH_EXACT, FEW_KEYS, exact_answers, random_model, smal
 import anchor_interp
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.flow import information_flow
-from anchor_interp.interventions.ablation import ablate_edges, edge_outputs
 from anchor_interp.interventions.edge_ablation import Ablation
+from anchor_interp.interventions.edge_outputs import ablate_edges, edge_outputs
 from anchor_interp.interventions.masks import edge, mask_edges
 from anchor_interp.models.exact import (
     Mechanism,

@@ -14,8 +14,8 @@ from versions import only_3
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions import edge_ablation
-from anchor_interp.interventions.ablation import ablate_edges, edge_outputs
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts, reachable_edges
+from anchor_interp.interventions.edge_outputs import ablate_edges, edge_outputs
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.masks import mask_edges, no_edges
 from anchor_interp.models.exact import Mechanism, Normalization

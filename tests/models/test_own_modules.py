@@ -433,7 +433,7 @@ def test_complexity_tells_what_it_left_out_and_what_depends_on_the_basis() -> No
 def test_queries_are_found_at_the_start_of_a_name() -> None:
     module = nn.ModuleDict({"v_proj": nn.Linear(8, 8), "q_proj": nn.Linear(8, 8)})
     alone = nn.ModuleDict({"q_proj": module["q_proj"]})
-    assert main_numbers(module) == main_numbers(alone)
+    assert vars(main_numbers(module)[0]) == vars(main_numbers(alone)[0])
 
 
 def test_biases_are_drawn_as_their_matrices() -> None:

@@ -18,8 +18,8 @@ from anchor_interp.analysis.circuits import (
 )
 from anchor_interp.analysis.routes import ROUTES, Route, route_edges
 from anchor_interp.analysis.statistics import permutation_p
-from anchor_interp.interventions.ablation import edge_outputs
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts
+from anchor_interp.interventions.edge_outputs import edge_outputs
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.sequences import position_roles
 

@@ -95,7 +95,7 @@ def called_logits(model: Any, examples: Examples) -> Float[Tensor, "batch *k d_v
             expected = f"expected logits {(*tokens.shape, 'd_vocab')}"
             raise ConfigError(f"the model gives {shown(logits)}; {expected}")
         at = torch.from_numpy(part.each_at)
-        read = logits[torch.arange(len(tokens), device=at.device)[:, None], at]
+        read = torch.as_tensor(logits)[torch.arange(len(tokens), device=at.device)[:, None], at]
         found.append(read[:, 0] if at.shape[1] == 1 else read)
     return torch.cat(found)
 
