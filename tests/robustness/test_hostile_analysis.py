@@ -169,7 +169,7 @@ def test_sets_of_edges_may_be_tensors() -> None:
 
 
 def test_the_phase_of_an_edited_run_is_not_the_stored_one() -> None:
-    run = ai.load("tiny/inferential/1")
+    run: Any = ai.load("tiny/inferential/1")
     assert not run.is_edited
     assert run.judged()[1] == run.decision
     with run.transformer.hooks([("unembed.hook_in", lambda value, **_: 0 * value)]):

@@ -59,7 +59,8 @@ def test_a_callable_is_evaluated_and_mapped_as_the_model_it_calls(both: Any) -> 
     some = ai.sample(TASK, "ood", 600, seed=0)
     expected = predict(model, some)
     assert np.array_equal(predict(wrapped(), some), expected)
-    assert np.array_equal(predict(lambda tokens: called(tokens).detach().numpy(), some), expected)
+    arrays: Any = type("Arrays", (), {"__call__": lambda _, t: called(t).detach().numpy()})
+    assert np.array_equal(predict(arrays(), some), expected)
     early = ai.Examples(some.tokens, at=6)
     torch.testing.assert_close(ai.last_logits(called, early), model(some.tensor)[:, 6])
 
