@@ -159,7 +159,7 @@ CLAIMS = [
                Mean("drop", runs=("edge",), select=drops)),
     registered("windows-basin", "small weights: fewer onsets lead to the rule",
                Rise("basin", "gamma", sign=-1, runs=("onsets",), select=basins),
-               note="from gamma 0.7 on every onset does, so that no fall can show"),
+               note="from gamma 0.7 on every onset does: no fall can show"),
 ]  # fmt: skip
 
 
