@@ -265,14 +265,14 @@ def test_p_values_are_adjusted_for_all_claims_together() -> None:
 
 SET_OR_NAMED = (
     "phase", "gamma", "weight_decay", "n_layers", "lr", "complexity", "task", "normalization",
-    "branch_step", "branch_weight_decay", "at_400",
+    "branch_step", "branch_weight_decay", "at_400", "offsets", "schedule",
 )  # fmt: skip
 """What is set before training, and the phase: what claims compare numbers by."""
 BY_THEMSELVES = {"c8b-pairs", "c8b-equal", "c4-phases", "n51-merged", "c4-commutes",
                  "cc-rank", "maps-mixed", "routes-first", "memory-small", "memory-large",
-                 "memory-embedding"}  # fmt: skip
+                 "memory-embedding", "windows-quarter", "modular-constant"}  # fmt: skip
 """Claims that hold pairs or numbers of one run against each other, gamma against the phase (labels
-both), or a level of one phase, which other phases have as well."""
+both), or a level of one phase, which other phases have as well; or that runs differ little."""
 
 
 @pytest.mark.slow
