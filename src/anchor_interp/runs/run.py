@@ -168,8 +168,8 @@ class Run(Readable):
 
     @property
     def is_edited(self) -> bool:
-        """Whether :attr:`model` has hooks, or other weights than its checkpoint."""
-        if "model" not in vars(self):
+        """Whether :attr:`model` has hooks, or other weights than its checkpoint, if it has one."""
+        if "model" not in vars(self) or self.path is None:
             return False
         own = self.model.state_dict()
         file = model_at(self.folder, self.config, self.step, self.device, self.dtype).state_dict()
