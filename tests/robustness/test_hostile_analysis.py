@@ -177,6 +177,9 @@ def test_the_phase_of_an_edited_run_is_not_the_stored_one() -> None:
     run.transformer.unembed.W_U.data *= -1
     assert run.is_edited
     assert run.judged(n=20)[1].phase == "undertrained"
+    half: Any = ai.load("tiny/inferential/1")
+    half.transformer.bfloat16()
+    assert not half.is_edited
     exact = ai.load("exact/symmetric")
     assert not exact.transformer.training
     assert not exact.is_edited

@@ -429,6 +429,13 @@ def test_a_runs_name_may_be_a_text_or_a_number() -> None:
     assert ai.effect([*rows, *again], of="y", on="gamma").n == len(rows)
 
 
+def test_missing_settings_are_one_stratum() -> None:
+    rows = [{"g": i % 5, "y": float(i), "w": (None, math.nan)[i % 2]} for i in range(20)]
+    names: Any
+    for names in (["w"], {"w"}, pd.Index(["w"])):
+        assert ai.effect(rows, of="y", on="g", within=names).strata.keys() == {"default"}
+
+
 def test_missing_numbers_of_a_file_may_be_written(tmp_path: Path) -> None:
     numbers = "".join(f"{i % 2},{i},r{i}\n" for i in range(16))
     (tmp_path / "table.csv").write_text(f"kind,y,run_id\n{numbers}0,NaN,a\n1,NA,b\n0,nan,c\n")
@@ -443,6 +450,7 @@ def test_missing_numbers_of_a_file_may_be_written(tmp_path: Path) -> None:
         ({"within": "kind"}, "within is 'kind'"),
         ({"least": -0.3}, "least is -0.3"),
         ({"least": "x"}, "least is 'x'"),
+        ({"between": ([1], [2])}, "between is "),
         ({"between": 3}, "between is 3; expected two values of kind: 0, 1"),
         ({"between": (0, 7)}, "expected two values of kind: 0, 1"),
     ],

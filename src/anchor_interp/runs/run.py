@@ -1,5 +1,6 @@
 """Opens runs: a run folder, a specimen of the zoo or a model with hand-set weights."""
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Sequence
@@ -171,11 +172,15 @@ class Run(Readable):
         """Whether :attr:`model` has hooks, or other weights than its checkpoint, if it has one."""
         if "model" not in vars(self) or self.path is None:
             return False
-        own = self.model.state_dict()
-        file = model_at(self.folder, self.config, self.step, self.device, self.dtype).state_dict()
+        own: dict[str, Any] = self.model.state_dict()
+        file: dict[str, Any] = {}
+        with contextlib.suppress(StoreError):  # without a checkpoint nothing says that it is equal
+            at = self.folder, self.config, self.step, self.device, self.dtype
+            file = model_at(*at).state_dict()
         if are_hooked(self.model.modules()) or own.keys() != file.keys():
             return True
-        return not all(torch.equal(own[name], value) for name, value in file.items())
+        pairs = ((own[name], value) for name, value in file.items())
+        return not all(not a.is_meta and torch.equal(a, b.to(a)) for a, b in pairs)
 
     @property
     def phase(self) -> Phase:

@@ -252,8 +252,10 @@ def _rank(value: Value) -> tuple[int, float, str]:
 
 
 def plain(value: Any) -> Any:
-    """A number as Python's, a whole one as an integer, so that 1 and 1.0 have one name."""
+    """A number as Python's, a whole one as an integer: 1 and 1.0 have one name; None for NaN."""
     value = decimal(value)
     if isinstance(value, Decimal | Real | np.bool_) and not isinstance(value, Value):
         value = value.item() if isinstance(value, np.generic) else float(value)
+    if isinstance(value, float) and math.isnan(value):
+        return None
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -170,7 +170,7 @@ def _kinds(rows: Sequence[TableRow], on: str, between: Any) -> Sequence[Value] |
     values = sorted({row[on] for row in rows}, key=str)
     if between is not None:
         wanted = [*map(plain, between)] if isinstance(between, Sequence) else []
-        if len(wanted) != 2 or len({*wanted} & {*values}) != 2:
+        if len(wanted) != 2 or wanted[0] == wanted[1] or not all(v in values for v in wanted):
             two = f"two values of {on}: {listed(values)}"
             raise ConfigError(f"between is {shown(between)}; expected {two}")
         return wanted

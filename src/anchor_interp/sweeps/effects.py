@@ -325,8 +325,10 @@ def effect(
         where: The value, or a list of values, to keep, by column.
     """
     checked(least, float, "least", low=0)
-    within = checked(within, tuple[str, ...], "within")
-    cluster = checked(cluster, tuple[str, ...], "cluster")
+    within, cluster = (
+        checked(given if isinstance(given, str) else tuple(given), tuple[str, ...], name)
+        for name, given in {"within": within, "cluster": cluster}.items()
+    )
     asked: dict[str, Any] = {"within": within, "between": between, "cluster": cluster}
     found = compared(table, of, on, where=where or {}, **asked)
     kinds = found.between
