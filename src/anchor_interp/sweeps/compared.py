@@ -184,7 +184,7 @@ def _kinds(rows: Sequence[TableRow], on: str, between: Any) -> Sequence[Value] |
 
 def _is_number(value: Any) -> bool:
     """Whether a value is a number, if only as a text: as a text 128 is less than 64."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(TypeError, ValueError):
         return math.isfinite(float(value))
     return False
 
