@@ -68,7 +68,7 @@ def _under(name: str) -> Test:
 
 def _more(name: str, than: str) -> Difference:
     """The OOD accuracy under one condition minus that under another, at equal settings."""
-    # seeds cross settings: the clusters were added after the verdicts, which stayed
+    # seeds cross settings: clusters were added after the verdicts (docs/claims.md, at its end)
     return Difference("ood_accuracy", _under(name), _under(than), ("task", "d_vocab"),
                       runs=("bridge",), within=("gamma", "weight_decay"),
                       cluster=("seed",))  # fmt: skip

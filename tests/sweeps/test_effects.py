@@ -97,7 +97,18 @@ def test_levels_that_clusters_cross_cost_no_clusters(monkeypatch: pytest.MonkeyP
     # HC3 divides by n, not n - 1, and by 1 - the leverage of a run: a tenth of its level, and x
     hc3 = math.sqrt(4 / 5) / (1 - 1 / 10 - 1 / 60)
     assert found.high - found.low == pytest.approx((interval.high - interval.low) * hc3)
-    assert find_rise(crossed(1, 6, generator)) is None
+
+
+def test_an_effect_does_not_rest_on_one_cluster() -> None:
+    """One seed of a kind says nothing of how such seeds scatter, however many runs it has."""
+    y = np.random.default_rng(0).standard_normal(30)
+    x, sixths = np.repeat([1.0, 0.0], [5, 25]), [*np.repeat(range(6), 5)]
+    assert find_rise([stratum(x, y, sixths)]) is None
+    assert find_rise([stratum(x, y, sixths), stratum(x, y, sixths)]) is None
+    other = stratum(np.repeat([1.0, 0.0], [15, 15]), y, sixths)
+    assert find_rise([other]) is not None
+    two = [stratum([1] * 21 + [0] * 10, np.arange(31.0) % 7, [0, *[1] * 20, *[2] * 5, *[3] * 5])]
+    assert find_rise(two) is not None  # unequal, but two of each
 
 
 def test_groups_that_scatter_unequally_are_not_called_different(
@@ -432,22 +443,21 @@ def test_a_runs_name_may_be_a_text_or_a_number() -> None:
 def test_missing_settings_are_one_stratum() -> None:
     rows = [{"g": i % 5, "y": float(i), "w": (None, math.nan)[i % 2]} for i in range(20)]
     names: Any
-    for names in (["w"], {"w"}, pd.Index(["w"])):
+    for names in ("w", ["w"], {"w"}, pd.Index(["w"])):
         assert ai.effect(rows, of="y", on="g", within=names).strata.keys() == {"default"}
 
 
 def test_missing_numbers_of_a_file_may_be_written(tmp_path: Path) -> None:
     numbers = "".join(f"{i % 2},{i},r{i}\n" for i in range(16))
-    (tmp_path / "table.csv").write_text(f"kind,y,run_id\n{numbers}0,NaN,a\n1,NA,b\n0,nan,c\n")
+    (tmp_path / "table.csv").write_text(f"kind,y,run_id\n{numbers}0,NaN,a\n0,nan,c\n")
     found = ai.effect(tmp_path / "table.csv", of="y", on="kind")
-    assert found.left_out_runs == {"without y": ("a", "b", "c")}
+    assert found.left_out_runs == {"without y": ("a", "c")}
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"on": "width"}, "width holds texts; give two of them as between: 128, 64"),
-        ({"within": "kind"}, "within is 'kind'"),
         ({"least": -0.3}, "least is -0.3"),
         ({"least": "x"}, "least is 'x'"),
         ({"between": ([1], [2])}, "between is "),

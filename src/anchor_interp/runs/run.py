@@ -179,8 +179,7 @@ class Run(Readable):
             file = model_at(*at).state_dict()
         if are_hooked(self.model.modules()) or own.keys() != file.keys():
             return True
-        pairs = ((own[name], value) for name, value in file.items())
-        return not all(not a.is_meta and torch.equal(a, b.to(a)) for a, b in pairs)
+        return any(a.is_meta or not torch.equal(a, file[name].to(a)) for name, a in own.items())
 
     @property
     def phase(self) -> Phase:

@@ -175,7 +175,7 @@ def _kinds(rows: Sequence[TableRow], on: str, between: Any) -> Sequence[Value] |
             raise ConfigError(f"between is {shown(between)}; expected {two}")
         return wanted
     numbers = [isinstance(value, int | float) for value in values]
-    if len(values) == 2 and (all(numbers) or not any(map(_is_number, values))):
+    if len(values) == 2 and (all(numbers) or not (any(numbers) or all(map(_is_number, values)))):
         return min(values), max(values)
     if not all(numbers):
         raise ConfigError(f"{on} holds texts; give two of them as between: {listed(values)}")

@@ -13,6 +13,7 @@ from anchor_interp.sweeps.columns import (
     check_column,
     follows,
     group,
+    is_missing,
     settings_of,
     sort_key,
     values_of,
@@ -61,7 +62,7 @@ def choose_layout(
     columns = settings_of(rows)
     for name in best:
         check_column(name, "best_over", columns)
-        if any(row.get("seed") is None for row in rows):
+        if any(is_missing(row.get("seed")) for row in rows):
             raise ConfigError("best_over takes the best of each seed; expected a seed in every row")
     varying = [name for name in columns if len(values_of(rows, name)) > 1]
     x, y = _axes(rows, x, y, columns, [name for name in varying if name not in best])

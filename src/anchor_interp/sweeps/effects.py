@@ -89,7 +89,8 @@ def find_rise(strata: Sequence[Stratum]) -> Estimate | None:
     and White 1985), and runs of a cluster count as one; then its degrees of freedom are those of
     Bell and McCaffrey (2002). p compares effect / error with its values in shuffled runs (Freedman
     and Lane 1983; Janssen 1997). None if levels and given settings determine the setting in all
-    strata, or if there are too few clusters.
+    strata, if there are too few clusters, or if the setting varies through one alone. Where
+    clusters are of very unequal size the interval is too narrow.
     """
     # Levels and given settings go out of setting and number first: the slope through what is left,
     # x'y / x'x, is that of the whole model (Frisch, Waugh and Lovell).
@@ -111,7 +112,7 @@ def find_rise(strata: Sequence[Stratum]) -> Estimate | None:
         df = float(len(x) - sum(basis.shape[1] for basis in bases) - 1)
     else:
         df = _freedom(together * (x / slack)[:, None], x / math.sqrt(power), bases)
-    if df < (1 if len(clusters) == len(x) else 1.5):  # one cluster of a kind has about 1
+    if df < 1 or (len(clusters) < len(x) and any(_rests_on(c, strata) for c in clusters)):
         return None
     numbers = _in_other_orders(strata, [number for _, number in rests], bases)
     effects = numbers @ x / power  # [order]
@@ -132,17 +133,20 @@ def find_rise(strata: Sequence[Stratum]) -> Estimate | None:
     return Estimate(effect, effect - reach, effect + reach, p, finds)
 
 
+def _rests_on(cluster: Hashable, strata: Sequence[Stratum]) -> bool:
+    """Whether the setting varies in no stratum without this cluster: its scatter is unknown."""
+    others = ({x for x, own in zip(s.x, s.clusters, strict=True) if own != cluster} for s in strata)
+    return max(map(len, others)) < 2
+
+
 def _freedom(scores: Floats, x: Floats, bases: Sequence[Floats]) -> float:
     """Degrees of freedom of a variance that is a sum of squared scores ([run, cluster]).
 
     Those of the scaled chi-squared variable that has its mean and variance, if runs scatter alike.
     Levels that clusters cross cost no clusters.
     """
-    left = scores - np.outer(x, x @ scores)
-    start = 0
-    for basis in bases:
-        of_stratum = left[start : (start := start + len(basis))]
-        of_stratum -= basis @ (basis.T @ of_stratum)
+    parts = np.split(scores - np.outer(x, x @ scores), np.cumsum([*map(len, bases)])[:-1])
+    left = np.concatenate([_without(*pair) for pair in zip(bases, parts, strict=True)])
     shared = left.T @ left
     size = float(np.trace(shared))
     if size <= ROUNDING * float((scores**2).sum()):  # clusters are told apart by levels alone
@@ -325,10 +329,7 @@ def effect(
         where: The value, or a list of values, to keep, by column.
     """
     checked(least, float, "least", low=0)
-    within, cluster = (
-        checked(given if isinstance(given, str) else tuple(given), tuple[str, ...], name)
-        for name, given in {"within": within, "cluster": cluster}.items()
-    )
+    within, cluster = ([x] if isinstance(x, str) else [*x] for x in (within, cluster))
     asked: dict[str, Any] = {"within": within, "between": between, "cluster": cluster}
     found = compared(table, of, on, where=where or {}, **asked)
     kinds = found.between

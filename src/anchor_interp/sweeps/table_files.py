@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 SCHEMA = 1  # of a table
+_MISSING = ["", "NaN", "nan"]
 DAMAGES = (ValueError, LookupError, OSError, TypeError, NotImplementedError)
 """What reading a damaged table raises."""
 
@@ -40,13 +41,11 @@ def from_csv(text: str, *, whole: bool = True) -> list[TableRow]:
     if whole:
         return _rows(read_csv(text, COLUMNS))
     kinds = {name: kind for name, kind in COLUMNS.items() if name != "censored"}
-    return list(read_csv(text, kinds, missing=("", "NaN", "nan", "NA")).to_pylist())
+    return list(read_csv(text, kinds).to_pylist())
 
 
-def read_csv(
-    text: str, kinds: Mapping[str, Kind], *, missing: Sequence[str] = ("",)
-) -> "pyarrow.Table":
-    """The columns of a CSV file, in which a ``missing`` field is null.
+def read_csv(text: str, kinds: Mapping[str, Kind]) -> "pyarrow.Table":
+    """The columns of a CSV file, in which a field that is empty or NaN is null.
 
     Arrow infers what a column holds that ``kinds`` does not name. ValueError if a line is too long
     or too short, a field does not fit its column, or a column occurs twice.
@@ -60,7 +59,7 @@ def read_csv(
         arrow_csv.ReadOptions(use_threads=False, block_size=len(data) + 1),
         arrow_csv.ParseOptions(newlines_in_values=True),
         arrow_csv.ConvertOptions(
-            column_types=dict(kinds), null_values=list(missing), strings_can_be_null=True
+            column_types=dict(kinds), null_values=_MISSING, strings_can_be_null=True
         ),
     )
     names = table.column_names
