@@ -84,7 +84,7 @@ def by_run(rows: Sequence[Row]) -> list[Row]:
             "normalization": "post", "phase": None, "seed": int(curve[0]["seed"]),
             "n_layers": int(curve[0]["n_layers"]), "gamma": curve[0]["gamma"],
             "lr": curve[0]["lr"], "best_id": max(one["id"] for one in curve),
-            "fitted_step": int(fitted[0]) if fitted else None,
+            "fitted_step": int(fitted[0]) if fitted else None, "unfitted": not fitted,
         }  # fmt: skip
         for name, column in (("ood", "x-10"), ("symmetric", "x-6")):
             told = [(one["step"], one[column]) for one in curve if one[column] is not None]

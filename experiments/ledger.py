@@ -202,7 +202,7 @@ class Pages:
             minutes = len(rows) * mean(alone) / 60 if alone else 0.0
             counts = [sum(row.get("rates", 1) for row in rows), len({row["seed"] for row in rows})]
             lines.append([_study_link(name, name), study.title, *map(str, counts),
-                          str(sum(row["censored"] for row in rows)),
+                          str(sum(row.get("unfitted", row["censored"]) for row in rows)),
                           f"{minutes:.0f}" if minutes else ""])  # fmt: skip
         head = ["study", "what is varied", "runs", "seeds", "censored", "core-minutes"]
         shown = [0, 2, 5] if later else range(len(head))  # claims of a page have the rest

@@ -154,7 +154,8 @@ CLAIMS = [
         statistic="log ratio of the steps to 60 % accuracy, the four pairs of 3 and 4 against the "
         "others, small weights",
         note="The letters of the four pairs are taken from the text around the figure. Two of "
-        "them, (3, 3) and (4, 4), have half the data of a pair of unequal anchors.",
+        "them, (3, 3) and (4, 4), have half the data of a pair of unequal anchors. "
+        "(4, 4) is not late, and (3, 3) is late without a broken pair too.",
         known=("pairs",)),
     Claim("c8b-control", "pairs with 3 and 4 come later than if none were broken",
         Difference(slowed, _broken, _unbroken, **_PAIRS), least=math.log(1.1),

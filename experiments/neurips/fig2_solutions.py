@@ -107,6 +107,7 @@ def witnesses(rows: Rows) -> list[Row]:
             "run_id": f"{depth:g}-{gamma:g}-{int(seed)}", "status": "done", "censored": not fitted,
             "seed": int(seed), "n_layers": int(depth), "gamma": gamma, "task": "neurips",
             "normalization": "post", "phase": None, "rates": len(runs), "fitted": len(fitted),
+            "unfitted": len(runs) - len(fitted),
         }  # fmt: skip
         for name in ("best_ood", "best_symmetric", "best_id"):
             row[name] = max(run[name] for run in runs)
