@@ -22,10 +22,9 @@ from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from anchor_interp._util.errors import AnchorInterpError, ConfigError
+from anchor_interp import AnchorInterpError, ConfigError, load
 from anchor_interp._util.files import write_output
 from anchor_interp.pages.page import output_folder
-from anchor_interp.runs.run import load
 from anchor_interp.sweeps.effects import Estimate
 from anchor_interp.sweeps.local import LocalEngine
 from claims import Claim, Judgement, claims_of, judge_all, scripts

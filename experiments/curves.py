@@ -25,7 +25,7 @@ from anchor_interp.runs.loop import StepEvent, TrainState, fit
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.session import Probes, Session
 from anchor_interp.runs.store import writing
-from anchor_interp.sweeps.spec import Grid, Sweep
+from anchor_interp.sweeps.spec import Grid
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import draw
 from effects import Row, grouped
@@ -49,12 +49,9 @@ def curve_study(
 
     ``witnesses`` turns the rows of all curves into those that claims are judged on.
     """
-
-    def sweep() -> Sweep:
-        return Sweep(tuple(Grid(config, seeds=(config.seed,)) for config in configs()))
-
     return Study(
-        title, sweep, folder="paper", read=lambda path: witnesses(read_curves(path)),
+        title, lambda: [Grid(config, seeds=(config.seed,)) for config in configs()],
+        folder="paper", read=lambda path: witnesses(read_curves(path)),
         train=partial(_train_all, configs),
     )  # fmt: skip
 

@@ -14,12 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from sklearn.metrics import roc_auc_score
 
-from anchor_interp._util.errors import ConfigError
-from anchor_interp.models.forward import last_logits
-from anchor_interp.runs.run import Run
-from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp import AnchorTask, ConfigError, Run, Sequences, last_logits, sample
 from anchor_interp.tasks.functions import Pair
-from anchor_interp.tasks.sequences import Sequences, sample
 
 LEARNED = 0.6  # accuracy on a learned pair (complexity-control paper, figure 8B)
 _MEASURED = 200  # sequences of each pair

@@ -11,22 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from anchor_interp import Run, along, answer_map, route_scores
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS
-from anchor_interp.analysis.routes import route_scores
 from anchor_interp.analysis.similarity import (
     Similarity,
     answer_similarity,
     block_similarity,
     value_similarity,
 )
-from anchor_interp.behaviour.answers import answer_map
 from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.runs.measurements import Measure, kept
-from anchor_interp.runs.run import Run
-from anchor_interp.sweeps.along import along
 from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import draw
 from effects import Row, never_came, number_of

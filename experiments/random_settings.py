@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from anchor_interp import TASKS, preset
 from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.runs.presets import preset
-from anchor_interp.sweeps.spec import Grid, Sweep
-from anchor_interp.tasks.anchor import TASKS
+from anchor_interp.sweeps.spec import Grid
 from effects import Difference, Trend, equal
 from studies import Study
 
@@ -30,18 +29,18 @@ _LAYOUTS = (("post", "relu"), ("pre", "gelu"))
 _STRATA = tuple(itertools.product(("neurips", "complexity-control"), _LAYOUTS))
 
 
-def settings(indices: Iterable[int]) -> Sweep:
+def settings(indices: Iterable[int]) -> list[Grid]:
     """Two-layer runs of random settings, in both layouts and on both tasks; each has its own seed.
 
     The distribution was written down before any of these runs. Rates, sequences and weight decay
     are uniform in their logarithm. The index of a run gives its settings.
     """
     numbered = itertools.product(indices, enumerate(_STRATA))
-    return Sweep(tuple(
+    return [
         Grid(_drawn(task, layout, seed), seeds=(seed,))
         for index, (number, (task, layout)) in numbered
         for seed in (10_000 * (number + 1) + index,)
-    ))  # fmt: skip
+    ]
 
 
 def _drawn(task: str, layout: tuple[str, str], seed: int) -> RunConfig:
@@ -63,7 +62,7 @@ def _drawn(task: str, layout: tuple[str, str], seed: int) -> RunConfig:
     )  # fmt: skip
 
 
-def _fresh(normalization: str, **indices: Iterable[int]) -> Sweep:
+def _fresh(normalization: str, **indices: Iterable[int]) -> list[Grid]:
     """Random settings of one layout, by task.
 
     Post-LayerNorm runs on the complexity-control task have a third of the sequences: with more of
@@ -72,13 +71,13 @@ def _fresh(normalization: str, **indices: Iterable[int]) -> Sweep:
     grids = []
     for task, of_task in indices.items():
         name = task.replace("_", "-")
-        for grid in settings(of_task).grids:
+        for grid in settings(of_task):
             start = grid.start
             if (start.anchor_task, start.model.normalization) == (TASKS[name], normalization):
                 if (name, normalization) == ("complexity-control", "post"):
                     start = override(start, n_sequences=start.train.n_sequences // 3)
                 grids.append(replace(grid, start=start))
-    return Sweep(tuple(grids))
+    return grids
 
 
 _RAW = ("mechanism", "raw", "answers")

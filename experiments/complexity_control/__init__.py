@@ -9,9 +9,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from anchor_interp import Run, load, preset
 from anchor_interp.runs.config import override
-from anchor_interp.runs.presets import preset
-from anchor_interp.runs.run import Run, load
 from anchor_interp.sweeps.diagrams import Diagram, phase_diagrams
 from drawing import by_phase
 from effects import Row, Rows, equal

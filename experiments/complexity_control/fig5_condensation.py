@@ -20,11 +20,10 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from anchor_interp import TASKS, Affine, Anchor
 from anchor_interp.pages.diagram_maps import rank_map
 from anchor_interp.runs.config import override
-from anchor_interp.sweeps.spec import Grid, Sweep
-from anchor_interp.tasks.anchor import TASKS
-from anchor_interp.tasks.functions import Affine, Anchor
+from anchor_interp.sweeps.spec import Grid
 from claims import Claim
 from common import Panels, main
 from complexity_control import (
@@ -40,15 +39,7 @@ from complexity_control import (
 from drawing import by_phase, condensed, embedded, strips, titled
 from effects import Alike, Difference, Row, Rows, equal, value_of, values_of
 from measures import rank_share
-from random_settings import (
-    IN_CONTROL,
-    INFERENTIAL,
-    KNOWN,
-    MEMORIZING,
-    PHASE_2,
-    STRATUM,
-    between,
-)
+from random_settings import IN_CONTROL, INFERENTIAL, KNOWN, MEMORIZING, PHASE_2, STRATUM, between
 from studies import Data, Study
 
 # Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11); the papers' are of 3 and 4.
@@ -59,11 +50,11 @@ HALF_A_STEP = math.sqrt(150 / 55)
 PHASES_1_AND_2 = equal(phase=("memorizing", "composite", "symmetric"))
 
 
-def _steps() -> Sweep:
+def _steps() -> list[Grid]:
     task = TASKS["complexity-control"]
     axes = {"task": (task, replace(task, anchors=MOVED_ANCHORS))}
     start = override(CONTROL, gamma=0.9, weight_decay=0.5)
-    return Sweep((Grid(start, axes, seeds=tuple(range(400, 405))),))
+    return [Grid(start, axes, seeds=tuple(range(400, 405)))]
 
 
 RUNS = {"steps": Study("differences of the anchors", _steps, ("embedding",))}

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.pages.style import INK, QUALITATIVE, panel
 from anchor_interp.runs.config import override
-from anchor_interp.sweeps.spec import Grid, Sweep
+from anchor_interp.sweeps.spec import Grid
 from claims import Claim
 from common import Panels, main
 from complexity_control import span
@@ -40,10 +40,10 @@ from studies import Data, Study
 GAMMAS = (0.5, 0.65, 0.8, 1.0)
 
 
-def _drawing(gammas: tuple[float, ...], first_seed: int, n_seeds: int) -> Sweep:
+def _drawing(gammas: tuple[float, ...], first_seed: int, n_seeds: int) -> list[Grid]:
     start = override(PRESETS["concepts"], checkpoint_every=500)
     seeds = tuple(range(first_seed, first_seed + n_seeds))
-    return Sweep((Grid(start, {"gamma": gammas}, seeds=seeds),))
+    return [Grid(start, {"gamma": gammas}, seeds=seeds)]
 
 
 RUNS = {

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from anchor_interp.pages.style import INK, QUALITATIVE, legend_below, panel, plain_ticks
 from anchor_interp.runs.config import override
 from anchor_interp.runs.presets import preset
-from anchor_interp.sweeps.spec import Grid, Sweep
+from anchor_interp.sweeps.spec import Grid
 from anchor_interp.tasks.catalog import named_task
 from claims import Claim, registered
 from common import Panels, main
@@ -56,49 +56,50 @@ FITTED = 0.95  # the accuracy from which runs count as matched
 Pair = tuple[float, float]
 
 
-def corners(name: str, sizes: tuple[int, ...], gammas: Pair, decays: Pair, **tiny: Any) -> Sweep:
+def corners(
+    name: str, sizes: tuple[int, ...], gammas: Pair, decays: Pair, **tiny: Any
+) -> list[Grid]:
     """All four combinations of a large or small initialisation and little or much decay."""
     axes = {"n_sequences": sizes, "gamma": gammas, "weight_decay": decays}
-    return Sweep((Grid(preset(name, **tiny), axes, seeds=SEEDS),))
+    return [Grid(preset(name, **tiny), axes, seeds=SEEDS)]
 
 
-def _addition() -> Sweep:
+def _addition() -> list[Grid]:
     tasks = tuple(map(named_task, ("addition-100", "addition-100-random")))
     start = preset("addition", d_vocab=max(task.n_tokens for task in tasks))
     axes = {"n_sequences": (4_000, 8_559), **_CORNER_SETTINGS, "task": tasks}
-    return Sweep((Grid(start, axes, seeds=SEEDS),))
+    return [Grid(start, axes, seeds=SEEDS)]
 
 
-def _addition_20() -> Sweep:
-    (grid,) = _addition().grids
+def _addition_20() -> list[Grid]:
+    (grid,) = _addition()
     start = override(grid.start, task=grid.axes["task"][0], n_sequences=8_559)
-    return Sweep((Grid(start, together=(_CORNER_SETTINGS,), seeds=tuple(range(1015, 1035))),))
+    return [Grid(start, together=(_CORNER_SETTINGS,), seeds=tuple(range(1015, 1035)))]
 
 
-def _addition_matched() -> Sweep:
+def _addition_matched() -> list[Grid]:
     """All four corners of a seed, then those of the next."""
-    (grid,) = _addition_20().grids
+    (grid,) = _addition_20()
     start = override(grid.start, steps=8_000, eval_every=100)
-    seeds = range(1065, 1085)
-    return Sweep(tuple(Grid(start, _CORNER_SETTINGS, seeds=(seed,)) for seed in seeds))
+    return [Grid(start, _CORNER_SETTINGS, seeds=(seed,)) for seed in range(1065, 1085)]
 
 
-def _scan_fitted() -> Sweep:
+def _scan_fitted() -> list[Grid]:
     """The larger two numbers of commands; a decay of 1 keeps the small corner from fitting."""
     start = preset("scan", until_accuracy=0.99, eval_every=250)
     start = override(start, steps=3 * start.train.steps)
     sizes, seeds = {"n_sequences": (4_400, 17_600)}, tuple(range(1040, 1045))
-    return Sweep((Grid(start, sizes, together=(_CORNER_SETTINGS,), seeds=seeds),))
+    return [Grid(start, sizes, together=(_CORNER_SETTINGS,), seeds=seeds)]
 
 
-def _scan_other_corners() -> Sweep:
+def _scan_other_corners() -> list[Grid]:
     """The two corners that ``scan-fitted`` lacks, on its seeds: one setting of each corner."""
-    (grid,) = _scan_fitted().grids
+    (grid,) = _scan_fitted()
     other = {"gamma": (0.5, 0.8), "weight_decay": (0.1, 0.01)}
-    return Sweep((replace(grid, together=(other,)),))
+    return [replace(grid, together=(other,))]
 
 
-def _cogs_fitted() -> Sweep:
+def _cogs_fitted() -> list[Grid]:
     """The whole training set.
 
     A single run of the small corner (seed 909) had an ID accuracy of 0.98 after 6,500 steps. With
@@ -107,7 +108,7 @@ def _cogs_fitted() -> Sweep:
     """
     start = preset("cogs", steps=8_000, lr=4e-3, n_sequences=24_155, until_accuracy=0.99,
                    eval_every=250)  # fmt: skip
-    return Sweep((Grid(start, together=(_CORNER_SETTINGS,), seeds=tuple(range(1050, 1055))),))
+    return [Grid(start, together=(_CORNER_SETTINGS,), seeds=tuple(range(1050, 1055)))]
 
 
 _CORNER_SETTINGS = {"gamma": (0.5, 0.8), "weight_decay": (0.01, 0.1)}

@@ -23,7 +23,7 @@ from anchor_interp.analysis.statistics import Floats
 from anchor_interp.pages.style import QUALITATIVE, panel
 from anchor_interp.runs.config import override
 from anchor_interp.runs.presets import preset
-from anchor_interp.sweeps.spec import Grid, Sweep
+from anchor_interp.sweeps.spec import Grid
 from claims import Claim
 from common import Panels, main
 from complexity_control import span
@@ -35,7 +35,7 @@ from studies import Data, Study
 GAMMAS = (0.5, 0.8)  # the large and the small initialisation
 
 
-def _language() -> Sweep:
+def _language() -> list[Grid]:
     start = preset("language-tiny", n_sequences=30_720, steps=960)
     every = start.train.steps // CURVE_POINTS
     start = override(start, weight_decay=0.1, log_every=every // 2, eval_every=every,
@@ -43,12 +43,10 @@ def _language() -> Sweep:
     seeds, axes = tuple(range(1000, 1005)), {"gamma": GAMMAS}
     again = override(start, part="code", n_sequences=3_072)
     both = Grid(start, {"part": ("code", "both"), **axes}, seeds=seeds)
-    return Sweep((both, Grid(again, axes, seeds=seeds)))
+    return [both, Grid(again, axes, seeds=seeds)]
 
 
-RUNS = {
-    "language": Study("initialisation and text of language models", _language, ("language",)),
-}
+RUNS = {"language": Study("initialisation and text of language models", _language, ("language",))}
 
 
 def with_tokens(rows: Rows) -> list[Row]:

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from anchor_interp.analysis.statistics import mean_interval
 from anchor_interp.pages.style import single
 from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.sweeps.spec import Grid, Sweep
+from anchor_interp.sweeps.spec import Grid
 from anchor_interp.tasks import anchor
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.functions import Affine, Override, Pair
@@ -72,19 +72,18 @@ def _densely(**settings: Any) -> RunConfig:
     return override(CONTROL, steps=1_500, **often, **settings)
 
 
-def pairs(first_seed: int, **layout: str) -> Sweep:
+def pairs(first_seed: int, **layout: str) -> list[Grid]:
     """One broken group at both gammas, and none at the larger gamma."""
     start = _densely(task=broken_task({(3, 4): -6}), **layout)
     seeds = tuple(range(first_seed, first_seed + 10))  # five cannot come below p = 0.06
     unbroken = override(start, task=anchor.reasoning_complexity(0), gamma=SMALL)
-    return Sweep((Grid(start, {"gamma": (LARGE, SMALL)}, seeds=seeds), Grid(unbroken, seeds=seeds)))
+    return [Grid(start, {"gamma": (LARGE, SMALL)}, seeds=seeds), Grid(unbroken, seeds=seeds)]
 
 
-def noise(seeds: Iterable[int], normalization: str = "post", act_fn: str = "relu") -> Sweep:
+def noise(seeds: Iterable[int], normalization: str = "post", act_fn: str = "relu") -> list[Grid]:
     """A task with one or two broken groups for each seed."""
     start = _densely(gamma=SMALL, normalization=normalization, act_fn=act_fn)
-    return Sweep(tuple(Grid(override(start, task=random_broken_task(s)), seeds=(s,))
-                       for s in seeds))  # fmt: skip
+    return [Grid(override(start, task=random_broken_task(s)), seeds=(s,)) for s in seeds]
 
 
 _POST = {"normalization": "post", "act_fn": "relu"}

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from anchor_interp.models.shapes import InitConfig
-from anchor_interp.runs.config import RunConfig, TrainConfig
+from anchor_interp import InitConfig, RunConfig, TrainConfig
 from anchor_interp.runs.presets import name_preset
 from anchor_interp.tasks.catalog import name_task
 

@@ -22,15 +22,10 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32, Int
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp import ConfigError, Dataset, InitConfig, Run, RunConfig, Split, Task
 from anchor_interp._util.schema import bounded, shown, suggestion
-from anchor_interp.models.shapes import InitConfig
-from anchor_interp.runs.config import RunConfig
-from anchor_interp.runs.run import Run
-from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.hashing import random_bits
 from anchor_interp.tasks.network import OwnFigure, OwnNetwork
-from anchor_interp.tasks.task import Task
 
 from .figures import report_figures
 from .judge import judge_of

@@ -14,12 +14,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp import ConfigError, Dataset, RunConfig
 from anchor_interp._util.schema import checked
 from anchor_interp.models.finite import check_finite
-from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.loop import Objective
-from anchor_interp.tasks.examples import Dataset
 from anchor_interp.tasks.hashing import batch_indices, random_integers, stream_key
 
 from .diffusion import noised, sample_pictures

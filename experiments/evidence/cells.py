@@ -12,14 +12,12 @@ import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
 
+from anchor_interp import AnchorTask, Run, answer_map
 from anchor_interp.analysis.fingerprint import seen_pairs_only
-from anchor_interp.behaviour.answers import answer_map
 from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.patched_passes import Replacement, replaced_run
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.runs.run import Run
-from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import Sequences, assemble, draw_noise
 from effects import Row

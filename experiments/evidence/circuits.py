@@ -12,12 +12,10 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp import ConfigError, Run, route_scores
 from anchor_interp.analysis.circuits import Performance, prune, score_circuit
 from anchor_interp.analysis.rivals import compare_circuit
-from anchor_interp.analysis.routes import route_scores
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation
-from anchor_interp.runs.run import Run
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
 from effects import Row, Rows
 from evidence.measured import count, ends, others, spread, used

@@ -12,6 +12,7 @@ between an inferential recipe and another one of its task counts with p <= 0.05 
 correction over the table.
 """
 
+from anchor_interp import Run, Site
 from anchor_interp.interventions.interchange import (
     Subspace,
     interchange,
@@ -19,8 +20,6 @@ from anchor_interp.interventions.interchange import (
     random_subspace,
     renamed_answers,
 )
-from anchor_interp.interventions.sites import Site
-from anchor_interp.runs.run import Run
 from anchor_interp.tasks.counterfactuals import InterchangePairs, interchange_pairs
 from effects import Row, Rows
 from evidence.measured import count, ends, spread, used

@@ -20,12 +20,11 @@ from statistics import median
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
+from anchor_interp import Run, learning_coefficient, load
 from anchor_interp._util.errors import StoreError
-from anchor_interp.analysis.learning_coefficient import learning_coefficient
 from anchor_interp.models.complexity import first_query_matrix
 from anchor_interp.models.matrix_complexity import stable_rank
 from anchor_interp.runs import zoo
-from anchor_interp.runs.run import Run, load
 from effects import Row
 from evidence.measured import finished
 from ledger import table

@@ -18,16 +18,14 @@ import torch
 import torch.nn.functional as F
 
 import curves
+from anchor_interp import Dataset, Prontoqa, preset
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.signals import stop_signals
 from anchor_interp.models.batches import masked_batch
 from anchor_interp.models.forward import fast_logits
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.realistic.prontoqa import Prontoqa
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import StepEvent, TrainState
-from anchor_interp.runs.presets import preset
-from anchor_interp.tasks.examples import Dataset
 from effects import Row
 from studies import write_csv
 

@@ -15,15 +15,13 @@ from statistics import median
 
 import yaml
 
-from anchor_interp._util.errors import AnchorInterpError
+from anchor_interp import TASKS, AnchorInterpError, load
 from anchor_interp._util.progress import reporting
 from anchor_interp.runs.config import RunConfig, override, run_id
 from anchor_interp.runs.presets import RECIPES
-from anchor_interp.runs.run import load
 from anchor_interp.runs.schedule import total_decay
 from anchor_interp.sweeps.engine import each_alone
 from anchor_interp.sweeps.local import LocalEngine
-from anchor_interp.tasks.anchor import TASKS
 from effects import Row
 from evidence.margins import FRESH_SEEDS, MARGINS
 from evidence.measured import tell

@@ -20,13 +20,11 @@ import torch
 from scipy.stats import spearmanr
 
 import anchor_interp as ai
+from anchor_interp import TASKS, AnchorTask, Examples, edge_attribution
 from anchor_interp.analysis.circuits import Circuit, prune, score_circuit
-from anchor_interp.analysis.edge_attribution import edge_attribution
 from anchor_interp.interventions.edge_ablation import EdgeAblation, Parts
 from anchor_interp.models.transformer import HookedTransformer as Model
 from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
-from anchor_interp.tasks.anchor import TASKS, AnchorTask
-from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
 from common import say
 from effects import Row, Rows

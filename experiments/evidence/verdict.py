@@ -11,6 +11,7 @@ and they are judged apart.
 """
 
 import argparse
+import itertools
 import json
 from collections.abc import Iterator
 from functools import cache
@@ -20,7 +21,7 @@ from typing import Literal
 import numpy as np
 from matplotlib.figure import Figure
 
-from anchor_interp import analysis
+from anchor_interp import analysis, train
 from anchor_interp._util.errors import LockedError
 from anchor_interp._util.files import write_text
 from anchor_interp._util.schema import canonical_json
@@ -28,7 +29,6 @@ from anchor_interp.analysis.mechanism import FINGERPRINT
 from anchor_interp.pages.style import panel, save
 from anchor_interp.runs.config import RunConfig, override, run_id
 from anchor_interp.runs.measurements import measure_run
-from anchor_interp.runs.train import train
 from anchor_interp.sweeps.columns import CIRCUMSTANCES
 from anchor_interp.sweeps.rows import planned_row, updated_row
 from common import FIGURES
@@ -59,8 +59,9 @@ Half = Literal["fit", "judge", "deeper"]
 
 def configs() -> Iterator[RunConfig]:
     """All runs in the order of training: each index on both tasks in both layouts."""
-    yield from settings(INDICES).configs().values()
-    for config in settings(DEEPER).configs().values():
+    for grid in settings(INDICES):
+        yield from grid.configs()
+    for config in itertools.chain(*(grid.configs() for grid in settings(DEEPER))):
         heads = {"n_heads": 2, "d_head": config.model.d_head // 2}
         yield override(config, n_layers=3 + config.seed % 2, **heads)
 

@@ -12,14 +12,12 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from anchor_interp._util.errors import AnchorInterpError
+from anchor_interp import AnchorInterpError, Run, load, train
 from anchor_interp._util.files import read_json, write_bytes, write_json, write_text
 from anchor_interp._util.schema import to_dict
 from anchor_interp.behaviour.phase import Evaluation, decide
 from anchor_interp.runs.config import SCHEMA, override, run_id
 from anchor_interp.runs.presets import RECIPES
-from anchor_interp.runs.run import Run, load
-from anchor_interp.runs.train import train
 from anchor_interp.runs.zoo import SPECIMENS
 from evidence.margins import FRESH_SEEDS, MARGINS
 

@@ -5,15 +5,14 @@ of whose pairs are seen, adds 0; other runs have one that adds 3 or 17 in its pl
 """
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from anchor_interp import TASKS, Affine, Anchor, AnchorTask, preset
 from anchor_interp.runs.config import override
-from anchor_interp.runs.presets import preset
-from anchor_interp.sweeps.spec import Grid, Sweep
-from anchor_interp.tasks.anchor import TASKS, AnchorTask
-from anchor_interp.tasks.functions import Affine, Anchor
+from anchor_interp.sweeps.spec import Axes, Grid
 from anchor_interp.tasks.rules import PAPER_ANCHORS
 from claims import registered
 from common import Panels, main
@@ -34,19 +33,18 @@ def bridged(add: int | None) -> AnchorTask:
     return AnchorTask(anchors=PAPER_ANCHORS + fifth, unseen=own.unseen)
 
 
-def _bridge() -> Sweep:
+def _adding(adds: Iterable[int | None], axes: Axes, seeds: range) -> list[Grid]:
     start = preset("tiny", steps=3_000, checkpoint_every=3_000)
+    return [Grid(override(start, task=bridged(add)), axes, seeds=(*seeds,)) for add in adds]
+
+
+def _bridge() -> list[Grid]:
     axes = {"gamma": (0.5, 0.6, 0.7), "weight_decay": (0.01, 0.1)}
-    seeds = tuple(range(1100, 1105))
-    return Sweep(tuple(Grid(override(start, task=bridged(add)), axes, seeds=seeds)
-                       for add in CONDITIONS.values()))  # fmt: skip
+    return _adding(CONDITIONS.values(), axes, range(1100, 1105))
 
 
-def _far() -> Sweep:
-    start = preset("tiny", steps=3_000, checkpoint_every=3_000)
-    axes, seeds = {"gamma": (0.7,), "weight_decay": (0.01,)}, tuple(range(1160, 1168))
-    return Sweep(tuple(Grid(override(start, task=bridged(add)), axes, seeds=seeds)
-                       for add in FAR.values()))  # fmt: skip
+def _far() -> list[Grid]:
+    return _adding(FAR.values(), {"gamma": (0.7,), "weight_decay": (0.01,)}, range(1160, 1168))
 
 
 def condition(row: Row) -> str:

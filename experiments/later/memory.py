@@ -14,10 +14,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from anchor_interp import AnchorTask, preset
 from anchor_interp.runs.config import override
-from anchor_interp.runs.presets import preset
-from anchor_interp.sweeps.spec import Grid, Sweep
-from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.sweeps.spec import Grid
 from anchor_interp.tasks.functions import Anchor, Override, Pair, Table
 from anchor_interp.tasks.rules import PAPER_ANCHORS
 from claims import registered
@@ -48,12 +47,12 @@ def two_parts(seed: int) -> AnchorTask:
     )  # fmt: skip
 
 
-def _memory() -> Sweep:
+def _memory() -> list[Grid]:
     start = preset("tiny", steps=4_000, lr_end=1e-3, warmup=200 / 4_000)
     start = override(start, eval_every=1_000, checkpoint_every=100)
     gammas = {"gamma": (*LARGE, 0.6, *SMALL)}
-    return Sweep(tuple(Grid(override(start, task=two_parts(seed)), gammas, seeds=(seed,))
-                       for seed in range(1110, 1115)))  # fmt: skip
+    return [Grid(override(start, task=two_parts(seed)), gammas, seeds=(seed,))
+            for seed in range(1110, 1115)]  # fmt: skip
 
 
 RUNS = {"memory": Study("a reasoning and a memory part", _memory, ("parts",))}

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import anchor_interp as ai
 from anchor_interp.realistic.finite_sets import drawn_rows, finite_splits
 from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.sweeps.spec import Grid, Sweep
+from anchor_interp.sweeps.spec import Grid
 from anchor_interp.tasks.functions import Ints
 from anchor_interp.tasks.hashing import random_bits
 from claims import registered
@@ -95,10 +95,6 @@ def arms() -> dict[str, RunConfig]:
     )
 
 
-def _modular() -> Sweep:
-    return Sweep(tuple(Grid(start, {}, seeds=SEEDS) for start in arms().values()))
-
-
 def arm(row: Row) -> str:
     """The arm of a run."""
     return quarter(row) or f"constant {row['weight_decay']:g}"
@@ -114,7 +110,12 @@ def _not_worse(row: Row) -> float | None:
     return accuracy + 0.1 if constant and accuracy is not None else accuracy
 
 
-RUNS = {"modular": Study("constant and scheduled decay on modular addition", _modular)}
+RUNS = {
+    "modular": Study(
+        "constant and scheduled decay on modular addition",
+        lambda: [Grid(start, seeds=SEEDS) for start in arms().values()],
+    )
+}
 CLAIMS = [
     registered("modular-constant", "modular addition: constant decay does as well",
                NotWorse(_not_worse, _in(f"constant {CONSTANT:g}"), _in(f"quarter {BEST_QUARTER}"),

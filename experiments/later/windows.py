@@ -19,7 +19,7 @@ from statistics import mean
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.sweeps.spec import Grid, Sweep
+from anchor_interp.sweeps.spec import Grid
 from claims import registered
 from common import Panels, main
 from complexity_control import CONTROL
@@ -57,18 +57,18 @@ ARMS = {
 """What trains at every gamma."""
 
 
-def _swept(starts: Sequence[RunConfig], first_seed: int) -> Sweep:
+def _swept(starts: Sequence[RunConfig], first_seed: int) -> list[Grid]:
     seeds = tuple(range(first_seed, first_seed + 5))
-    return Sweep(tuple(Grid(start, {"gamma": GAMMAS}, seeds=seeds) for start in starts))
+    return [Grid(start, {"gamma": GAMMAS}, seeds=seeds) for start in starts]
 
 
 RUNS = {
     "windows": Study("a quarter with much decay", lambda: _swept([*ARMS.values()], 1120)),
     "onsets": Study("when much decay begins",
                     lambda: _swept([window(onset) for onset in ONSETS], 1130)),
-    "edge": Study("onsets 100 steps apart", lambda: Sweep(tuple(
+    "edge": Study("onsets 100 steps apart", lambda: [
         Grid(window(onset), {"gamma": (0.4,)}, seeds=tuple(range(1150, 1160))) for onset in EDGE
-    ))),
+    ]),
 }  # fmt: skip
 
 

@@ -27,7 +27,7 @@ RUNS = {
         "small and large initialisation at the paper's width",
         lambda: until_fitted({0.35: 6, 0.45: 6, 0.85: 12, 0.95: 12}, 1_010_000, 12_000),
         ("mechanism", "answers"),
-    ),
+    )
 }
 
 

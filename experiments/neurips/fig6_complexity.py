@@ -18,7 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.runs.config import override
-from anchor_interp.sweeps.spec import Grid, Sweep
+from anchor_interp.sweeps.spec import Grid
 from anchor_interp.tasks import anchor
 from claims import registered
 from common import Panels, main
@@ -31,30 +31,28 @@ from random_settings import NARROW
 from studies import Data, Study
 
 
-def _complexity() -> Sweep:
+def _complexity() -> list[Grid]:
     tasks = tuple(anchor.reasoning_complexity(n) for n in (0, 1, 2, 4, 6))
     start = override(CONTROL, log_every=20, eval_every=500)
-    return Sweep(
-        (Grid(start, {"gamma": (LARGE, SMALL), "task": tasks}, seeds=(*range(400, 405),)),)
-    )
+    return [Grid(start, {"gamma": (LARGE, SMALL), "task": tasks}, seeds=(*range(400, 405),))]
 
 
-def _complexity_post() -> Sweep:
+def _complexity_post() -> list[Grid]:
     start = override(NARROW, n_sequences=100_000, log_every=10, eval_every=100, until_accuracy=0.99)
     tasks = tuple(map(anchor.reasoning_complexity, range(7)))
     axes = {"n_layers": (2, 3), "gamma": (0.45, 0.7), "task": tasks}
-    return Sweep((Grid(start, axes, seeds=tuple(range(600, 607))),))
+    return [Grid(start, axes, seeds=tuple(range(600, 607)))]
 
 
-def _complexity_400() -> Sweep:
+def _complexity_400() -> list[Grid]:
     start = override(PAPER, batch_size=512, steps=10_000, lr_start=1e-5, lr=1e-4, lr_end=1e-4,
                      warmup=0.02, precision="tf32", log_every=10, eval_every=500)  # fmt: skip
     tasks = tuple(map(anchor.reasoning_complexity, (0, 3, 6)))
-    return Sweep(tuple(
+    return [
         Grid(override(start, gamma=gamma), {"task": tasks},
              seeds=tuple(range(1_120_000 + 100 * place, 1_120_005 + 100 * place)))
         for place, gamma in enumerate((0.35, 0.8, 0.95))
-    ))  # fmt: skip
+    ]  # fmt: skip
 
 
 RUNS = {

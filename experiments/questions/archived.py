@@ -14,10 +14,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from anchor_interp import AnchorTask, Override, Table
 from anchor_interp.runs.config import override
-from anchor_interp.sweeps.spec import Grid, Sweep
-from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.functions import Override, Table
+from anchor_interp.sweeps.spec import Grid
 from common import Panels, main
 from complexity_control import CONTROL
 from complexity_control.fig8_order import noise
@@ -38,18 +37,18 @@ def arbitrary_task(seed: int) -> AnchorTask:
     return AnchorTask(overrides=tuple(Override(*entry) for entry in tables.items()))
 
 
-def _rates() -> Sweep:
+def _rates() -> list[Grid]:
     axes = {"lr": (CONTROL.train.lr / 4, CONTROL.train.lr), "weight_decay": (0.01, 0.1, 1.0)}
-    return Sweep((Grid(CONTROL, axes, seeds=SEEDS),))
+    return [Grid(CONTROL, axes, seeds=SEEDS)]
 
 
-def _arbitrary() -> Sweep:
+def _arbitrary() -> list[Grid]:
     starts = {seed: override(CONTROL, log_every=20, task=arbitrary_task(seed)) for seed in SEEDS}
     gammas = {"gamma": (0.3, 0.5, 0.7)}
-    return Sweep(tuple(Grid(start, gammas, seeds=(seed,)) for seed, start in starts.items()))
+    return [Grid(start, gammas, seeds=(seed,)) for seed, start in starts.items()]
 
 
-def _branches() -> Sweep:
+def _branches() -> list[Grid]:
     start = override(CONTROL, gamma=0.4)
     early, late = start.train.steps // 12, start.train.steps // 3
     changes: list[dict[str, Any]] = [
@@ -60,7 +59,7 @@ def _branches() -> Sweep:
         {"branch_step": late, "branch_lr": start.train.lr / 4},
         {"weight_decay": 1.0, "branch_step": late, "branch_weight_decay": 0.01},
     ]
-    return Sweep(tuple(Grid(override(start, **change), seeds=SEEDS) for change in changes))
+    return [Grid(override(start, **change), seeds=SEEDS) for change in changes]
 
 
 RUNS = {

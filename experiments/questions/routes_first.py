@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from anchor_interp.pages.style import INK, panel
 from anchor_interp.runs.config import override
 from anchor_interp.runs.presets import preset
-from anchor_interp.sweeps.spec import Grid, Sweep
+from anchor_interp.sweeps.spec import Grid
 from claims import registered
 from common import Panels, main
 from drawing import GROUPS, strips
@@ -34,10 +34,10 @@ SETTINGS = {
 """What trains; each comes to the rule in most seeds."""
 
 
-def _routes() -> Sweep:
+def _routes() -> list[Grid]:
     often = {"eval_every": 50, "checkpoint_every": 50}
     seeds = tuple(range(1090, 1095))
-    return Sweep(tuple(Grid(override(start, **often), seeds=seeds) for start in SETTINGS.values()))
+    return [Grid(override(start, **often), seeds=seeds) for start in SETTINGS.values()]
 
 
 RUNS = {"routes-first": Study("four settings that infer, along training", _routes, ("routes",))}

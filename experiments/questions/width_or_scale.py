@@ -19,9 +19,8 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anchor_interp.models.shapes import ModelConfig
+from anchor_interp import ModelConfig, RunConfig
 from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, legend_below, panel
-from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.schedule import last_step
 from claims import registered
 from common import Panels, main
