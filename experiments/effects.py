@@ -110,10 +110,7 @@ class Effect(ABC):
 
     def find(self, rows: Rows, *, whole: bool = True) -> Finding:
         """The finding in the paper's stratum, in its parts, and in the other strata."""
-        theirs: list[Row] = []
-        others: list[Row] = []
-        for row in self.select(rows):
-            (theirs if self.where(row) else others).append(row)
+        theirs, others = _apart(self.select(rows), self.where)
         found = self._with_both(theirs)
         if whole and self.apart:
             found = replace(found, parts=self._by_name(grouped(theirs, self.apart)))
@@ -137,12 +134,10 @@ class Effect(ABC):
 
     def samples(self, rows: Rows, number: Number, *tests: Test) -> tuple[list[list[Row]], int]:
         """The runs that pass each test and have the number; how many censored runs pass one."""
-        kept: list[Row] = []
-        left: list[Row] = []
-        for row in rows:
-            is_out = row["status"] != "done" or (row["censored"] and not self.unconverged)
-            (left if is_out else kept).append(row)
-        found = [[r for r in kept if of(r) and value_of(r, number) is not None] for of in tests]
+        kept, left = _apart(
+            rows, lambda r: r["status"] == "done" and (self.unconverged or not r["censored"])
+        )
+        found = [having([*filter(test, kept)], number) for test in tests]
         return found, sum(any(test(row) for test in tests) for row in left)
 
     def unanswerable(self, *kinds: Rows) -> str:
@@ -329,9 +324,11 @@ class Alike(Effect):
     def measure(self, rows: Rows) -> Finding:
         """See the class."""
         (sample,), censored = self.samples(rows, self.of, lambda _: True)
-        margins: dict[Any, list[float]] = defaultdict(list)
-        size = 0.0
-        runs: dict[Any, list[Row]] = defaultdict(list)
+        margins, runs, size = (
+            defaultdict[Any, list[float]](list),
+            defaultdict[Any, list[Row]](list),
+            0.0,
+        )
         for (phase, *_), group in grouped(sample, ("phase", *self.within)).items():
             if len(group) >= FEWEST:
                 logs = np.array(values_of(group, self.of))
@@ -392,6 +389,11 @@ def values_of(rows: Rows, number: Number) -> list[float]:
 def having(rows: Rows, number: Number) -> list[Row]:
     """The runs that have a number."""
     return [row for row in rows if value_of(row, number) is not None]
+
+
+def _apart(rows: Rows, test: Test) -> tuple[list[Row], list[Row]]:
+    """The rows that pass a test, and the others."""
+    return [row for row in rows if test(row)], [row for row in rows if not test(row)]
 
 
 def setting_of(row: Row, name: str) -> float:

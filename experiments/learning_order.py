@@ -43,15 +43,15 @@ def learning_curves(run: Run) -> LearningCurves:
         config.anchor_task.pairs[index]: np.flatnonzero(training.pair == index)[:_MEASURED]
         for index in np.unique(training.pair)
     }
-    pairs = sorted(members)
-    chosen = [members[pair] for pair in pairs]
-    rows, ends = np.concatenate(chosen), np.cumsum([*map(len, chosen)])[:-1]
+    pairs = tuple(sorted(members))
+    rows = [members[pair] for pair in pairs]
+    ends = np.cumsum([*map(len, rows)])[:-1]
     found = [
         [[float(part.mean()) for part in np.split(values, ends)] for values in measured]
-        for measured in (_answers(run.at(step), training, rows) for step in run.steps)
+        for measured in (_answers(run.at(n), training, np.concatenate(rows)) for n in run.steps)
     ]
     accuracy, loss = np.array(found).swapaxes(0, 1)
-    return LearningCurves(tuple(pairs), np.array(run.steps, np.int64), accuracy, loss)
+    return LearningCurves(pairs, np.array(run.steps, np.int64), accuracy, loss)
 
 
 def lateness(curves: LearningCurves) -> Float[np.ndarray, " pair"]:
@@ -115,12 +115,8 @@ def _answers(
     run: Run, sequences: Sequences, rows: Int64[np.ndarray, " n"]
 ) -> tuple[Bool[np.ndarray, " n"], Float[np.ndarray, " n"]]:
     """Whether each of some sequences is answered with its target, and its loss."""
-    model, right, losses = run.transformer, [], []
-    for start in range(0, len(rows), _BATCH):
-        batch = rows[start : start + _BATCH]
-        wanted = torch.from_numpy(sequences.targets[batch].astype(np.int64)).to(run.device)
-        logits = last_logits(model, sequences[batch])
-        right.append((logits.argmax(-1) == wanted).cpu().numpy())
-        loss = torch.nn.functional.cross_entropy(logits.float(), wanted, reduction="none")
-        losses.append(loss.cpu().numpy())
-    return np.concatenate(right), np.concatenate(losses).astype(np.float64)
+    batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
+    logits = torch.cat([last_logits(run.transformer, sequences[batch]) for batch in batches])
+    wanted = torch.from_numpy(sequences.targets[rows].astype(np.int64)).to(run.device)
+    losses = torch.nn.functional.cross_entropy(logits.float(), wanted, reduction="none")
+    return (logits.argmax(-1) == wanted).cpu().numpy(), losses.cpu().numpy().astype(np.float64)

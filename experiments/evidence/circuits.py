@@ -31,12 +31,10 @@ BASELINES = ("attention rollout", "symmetric route", "inferential route")
 def measure(run: Run) -> Row:
     """Circuit and routes of one run; why not, where the answers hardly depend on attention."""
     model, task = run.model, run.config.anchor_task
-    found: Row = {}
     scores = route_scores(model, task)
+    found: Row = {"no_routes": scores.reason}
     if scores.reason is None:
-        found["routes"] = {name: getattr(scores, name) for name in ROUTES}
-    else:
-        found["no_routes"] = scores.reason
+        found = {"routes": {name: getattr(scores, name) for name in ROUTES}}
     pruned_on, judged_on = (aligned_sequences(task, PROBE_POSITION, N, seed=s) for s in (0, 1))
     try:
         circuit = prune(EdgeAblation(model, pruned_on))

@@ -93,17 +93,19 @@ def score(data: Data) -> VerdictScore:
 
 @cache
 def _score(tables: Path) -> VerdictScore:
-    data = Data(tables)
-    rows = kinds(data)
-    apart = {title: rows[kind] for kind, title in SHAPES.items()}
-    return judge_verdict(rows["judge"], known_rows(data), apart)
+    (_, judged), *apart = judging(data := Data(tables)).items()
+    return judge_verdict(judged, known_rows(data), dict(apart))
+
+
+def judging(data: Data) -> dict[str, list[Row]]:
+    """The runs that judge, by their shape; those of the shape that was fitted come first."""
+    titles = {"judge": "two layers of one head", **SHAPES}
+    return {title: rows for kind, rows in kinds(data).items() if (title := titles.get(kind))}
 
 
 def judged_text(data: Data) -> str:
     """What the package knows of its verdict: how good it is on judged runs, by their shape."""
-    rows = kinds(data)
-    apart = {title: rows[kind] for kind, title in SHAPES.items()}
-    found = judged_shapes({"two layers of one head": rows["judge"], **apart})
+    found = judged_shapes(judging(data))
     return "[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n"
 
 
