@@ -30,7 +30,7 @@ from typing import Any, Literal
 from scipy.stats import false_discovery_control
 
 from anchor_interp._util.errors import StoreError
-from anchor_interp.sweeps.effects import FEWEST, LEVEL, Estimate, judge_effect
+from anchor_interp.sweeps.effects import FEWEST, LEVEL, judge_effect
 from effects import Effect, Finding, Rows
 
 HERE = Path(__file__).parent
@@ -182,21 +182,17 @@ def _judged(
         row["run_id"] for study in runs for row in tables[study]
         if study in claim.known or row["seed"] in KNOWN_SEEDS
     )  # fmt: skip
-    n_known = len(known & set(found.runs))
+    n_known, equal = len(known & set(found.runs)), found.adjusted
     rest = {name: [r for r in tables[name] if r["run_id"] not in known] for name in runs}
     others = _found(claim, rest, False) if n_known else None
     return Judgement(
         claim.name, verdict, reason, replace(found, parts={}, also={}), q,
-        at_equal_settings=_holds(found.adjusted, claim.least),
+        at_equal_settings=equal and equal.effect >= claim.least and equal.p <= LEVEL,
         parts=parts,
         also=_judged_parts(found.also, claim.least),
         known=n_known,
         without_known=None if others is None else replace(others, runs=()),
     )  # fmt: skip
-
-
-def _holds(found: Estimate | None, least: float) -> bool | None:
-    return None if found is None else found.effect >= least and found.p <= LEVEL
 
 
 def _judged_parts(parts: Mapping[str, Finding], least: float) -> dict[str, Judgement]:

@@ -47,12 +47,9 @@ def condensed(run: Run) -> Figure:
 
 def embedded(run: Run) -> Figure:
     """The embedded keys, at their first two components."""
-    return embedded_numbers(embedding_of(run), run.config.anchor_task.keys.tolist())
-
-
-def embedding_of(run: Run) -> EmbeddingStructure:
-    """The structure of the embedded keys."""
-    return embedding_structure(key_embeddings(run.model, run.config.anchor_task))
+    task = run.config.anchor_task
+    structure = embedding_structure(key_embeddings(run.model, task))
+    return embedded_numbers(structure, task.keys.tolist())
 
 
 def embedded_numbers(structure: EmbeddingStructure, keys: Sequence[int]) -> Figure:

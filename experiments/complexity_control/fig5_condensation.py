@@ -16,8 +16,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import TASKS, Affine, Anchor
@@ -76,6 +74,13 @@ def numbered(rows: Rows) -> list[Row]:
     return [row | {"phase": PHASE_OF[row["phase"]]} for row in rows if row["phase"] in PHASE_OF]
 
 
+_PAPERS = equal(task="complexity-control")  # anchors
+
+
+def _moved(row: Row) -> bool:
+    return not _PAPERS(row)
+
+
 _SETTINGS = ("gamma", "gamma_qk", "weight_decay")
 _DESIGN = ("task", "normalization", "design")
 CLAIMS = [
@@ -123,8 +128,7 @@ CLAIMS = [
         "to that of the other runs of its phase, task and layout; each phase counts alike",
         note="150, 55 and 10 are read off the colours of figure 5C.", known=KNOWN_PRE),
     Claim("moved-steps", "other anchors move the embedding's steps",
-        Difference(moved, lambda row: row["task"] != "complexity-control",
-            equal(task="complexity-control"), runs=("steps",)), least=4.0,
+        Difference(moved, _moved, _PAPERS, runs=("steps",)), least=4.0,
         source="our prediction, from C VI-B",
         asks="With anchors whose differences are sums of 2 and 5 the embedding has steps of 2 and "
         "5.",
@@ -143,20 +147,17 @@ def draw(data: Data) -> Panels:
         return panels
     numbers = {"condensation": "mean |cosine|", "embedding_smooth": "smooth share"}
     ranks = by_phase(data.rows("decay"), {"rank_share": "stable rank / initial"}, strata=False)
-    steps = ("differences of 3 and 4", True), ("differences of 2 and 5", False)
+    found = data.rows("steps")
+    steps = ("differences of 3 and 4", _PAPERS), ("differences of 2 and 5", _moved)
     return [
         *panels,
         *post_runs(data, **numbers),
         [("(C) stable rank, pre-LayerNorm", rank_map(plane(data), "stable_rank")),
          ("every run of this grid", ranks)],
-        [(title, _steps_found(data, own=own)) for title, own in steps],
+        [(title, strips({f"step {n}": values_of([*filter(anchors, found)], f"step_z_{n}")
+                         for n in (2, 3, 4, 5)}, "closeness beyond smooth (z)", reference=0))
+         for title, anchors in steps],
     ]  # fmt: skip
-
-
-def _steps_found(data: Data, *, own: bool) -> Figure:
-    rows = [r for r in data.rows("steps") if (r["task"] == "complexity-control") == own]
-    values = {f"step {n}": values_of(rows, f"step_z_{n}") for n in (2, 3, 4, 5)}
-    return strips(values, "closeness beyond smooth (z)", reference=0)
 
 
 if __name__ == "__main__":

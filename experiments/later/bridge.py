@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import TASKS, Affine, Anchor, AnchorTask, preset
 from anchor_interp.runs.config import override
-from anchor_interp.sweeps.spec import Axes, Grid
+from anchor_interp.sweeps.spec import Grid
 from anchor_interp.tasks.rules import PAPER_ANCHORS
 from claims import registered
 from common import Panels, main
@@ -20,6 +20,7 @@ from drawing import strips
 from effects import Difference, Rise, Row, Test, grouped, values_of
 from studies import Data, Study
 
+Values = tuple[float, ...]
 CONDITIONS = {"none": None, "x + 0": 0, "x + 3": 3, "x + 17": 17}
 """What the fifth anchor adds."""
 FAR = {"none": None, "x + 3": 3, "x + 11": 11, "x + 17": 17, "x + 25": 25}
@@ -33,18 +34,10 @@ def bridged(add: int | None) -> AnchorTask:
     return AnchorTask(anchors=PAPER_ANCHORS + fifth, unseen=own.unseen)
 
 
-def _adding(adds: Iterable[int | None], axes: Axes, seeds: range) -> list[Grid]:
+def _adding(adds: Iterable[int | None], gammas: Values, decays: Values, seeds: range) -> list[Grid]:
     start = preset("tiny", steps=3_000, checkpoint_every=3_000)
+    axes = {"gamma": gammas, "weight_decay": decays}
     return [Grid(override(start, task=bridged(add)), axes, seeds=(*seeds,)) for add in adds]
-
-
-def _bridge() -> list[Grid]:
-    axes = {"gamma": (0.5, 0.6, 0.7), "weight_decay": (0.01, 0.1)}
-    return _adding(CONDITIONS.values(), axes, range(1100, 1105))
-
-
-def _far() -> list[Grid]:
-    return _adding(FAR.values(), {"gamma": (0.7,), "weight_decay": (0.01,)}, range(1160, 1168))
 
 
 def condition(row: Row) -> str:
@@ -73,9 +66,11 @@ def _more(name: str, than: str) -> Difference:
 
 
 RUNS = {
-    "bridge": Study("what a fifth anchor adds", _bridge, ("answers",)),
-    "far": Study("a fifth anchor far from the others", _far),
-}
+    "bridge": Study("what a fifth anchor adds", lambda: _adding(
+        CONDITIONS.values(), (0.5, 0.6, 0.7), (0.01, 0.1), range(1100, 1105)), ("answers",)),
+    "far": Study("a fifth anchor far from the others", lambda: _adding(
+        FAR.values(), (0.7,), (0.01,), range(1160, 1168))),
+}  # fmt: skip
 CLAIMS = [
     registered("bridge-identity", "identities: unseen pairs follow the rule",
                _more("x + 0", "none")),

@@ -65,11 +65,6 @@ def lead(row: Row) -> float | None:
     return math.log(row["memory_step"] / row["reasoning_step"])
 
 
-def _not_before(row: Row) -> float | None:
-    value = lead(row)
-    return None if value is None else REASONING_FIRST - value
-
-
 def _apart(row: Row) -> float | None:
     value, embedding = row.get("value_apart_step"), row.get("embedding_apart_step")
     return math.log(value / embedding) if value and embedding else None
@@ -82,7 +77,8 @@ CLAIMS = [
     registered("memory-small", "small weights: reasoning before memory",
                Mean(lead, equal(gamma=SMALL), runs=("memory",))),
     registered("memory-large", "large weights: reasoning not before memory",
-               Mean(_not_before, equal(gamma=LARGE), is_margin=True, runs=("memory",))),
+               Mean(lambda row: None if (value := lead(row)) is None else REASONING_FIRST - value,
+                    equal(gamma=LARGE), is_margin=True, runs=("memory",))),
     registered("memory-embedding", "the embedding tells kinds apart before attention",
                Mean(_apart, runs=("memory",))),
 ]  # fmt: skip
