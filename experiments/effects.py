@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -254,16 +254,27 @@ class OverSetting(Effect):
     only: Test = lambda _: True
     sign: int = 1  # -1 where the claim is that the number falls
 
-    def strata(self, groups: Sequence[Rows]) -> list[Stratum]:
-        """The setting and the number, signed as claimed, in each group."""
-        return [
-            Stratum(
-                np.array(values_of(group, self.on)),
-                self.sign * np.array(values_of(group, self.of)),
-                [(value_of(row, self.on), _together(row, self.cluster)) for row in group],
-            )
-            for group in groups
-        ]
+    find_over: ClassVar[Callable[[Sequence[Stratum]], Estimate | None]]
+    nothing: ClassVar[tuple[str, str]]  # the problem without an effect, and its note
+
+    def measure(self, rows: Rows) -> Finding:
+        """See the class."""
+        (sample,), censored = self.samples(rows, self.of, self.only)
+        groups = varied(having(sample, self.on), self.within, self.on)
+        used = [row for group in groups for row in group]
+        if used and (why := self.unanswerable(used)):
+            return finding_of([used], censored, problem="not answerable here", note=why)
+        found = self.find_over([*map(self._stratum, groups)])
+        if found is not None:
+            return finding_of([used], censored, found)
+        problem, what = self.nothing
+        note = f"{what.format(n=len(used))} at several values of {_named(self.on)}"
+        return finding_of([used], censored, problem=problem if sample else "", note=note)
+
+    def _stratum(self, rows: Rows) -> Stratum:
+        clusters = [(value_of(row, self.on), _together(row, self.cluster)) for row in rows]
+        x, y = (np.array(values_of(rows, number)) for number in (self.on, self.of))
+        return Stratum(x, self.sign * y, clusters)
 
 
 class Trend(OverSetting):
@@ -272,18 +283,8 @@ class Trend(OverSetting):
     See :func:`anchor_interp.sweeps.effects.find_trend`.
     """
 
-    def measure(self, rows: Rows) -> Finding:
-        """See the class."""
-        (sample,), censored = self.samples(rows, self.of, self.only)
-        groups = varied(having(sample, self.on), self.within, self.on)
-        used = [row for group in groups for row in group]
-        if used and (problem := self.unanswerable(used)):
-            return finding_of([used], censored, problem="not answerable here", note=problem)
-        found = find_trend(self.strata(groups))
-        if found is None:
-            note = f"{len(used)} runs at several values of {_named(self.on)}"
-            return finding_of([used], censored, problem="nothing comparable", note=note)
-        return finding_of([used], censored, found)
+    find_over = staticmethod(find_trend)
+    nothing = "nothing comparable", "{n} runs"
 
 
 class Rise(OverSetting):
@@ -294,17 +295,8 @@ class Rise(OverSetting):
     value is left out.
     """
 
-    def measure(self, rows: Rows) -> Finding:
-        """See the class."""
-        (sample,), censored = self.samples(rows, self.of, self.only)
-        groups = varied(sample, self.within, self.on)
-        used = [row for group in groups for row in group]
-        found = find_rise(self.strata(groups))
-        if found is None:
-            note = f"no group has three runs at several values of {_named(self.on)}"
-            problem = "not answerable here" if sample else ""
-            return finding_of([used], censored, problem=problem, note=note)
-        return finding_of([used], censored, found)
+    find_over = staticmethod(find_rise)
+    nothing = "not answerable here", "no group has three runs"
 
 
 @dataclass(frozen=True)

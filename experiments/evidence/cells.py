@@ -21,7 +21,7 @@ from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import Sequences, assemble, draw_noise
 from effects import Row
-from evidence.measured import spread
+from evidence.measured import mixtures, spread
 from evidence.verdict import half
 from ledger import table
 
@@ -29,6 +29,7 @@ SITES = ("0.hook_resid_pre", "0.hook_resid_mid", "0.hook_resid_post",
          "1.hook_resid_mid", "1.hook_resid_post")  # fmt: skip
 SITE, LINE, SHUFFLES, DRAWS = "1.hook_resid_mid", 0.35, 40, 2_000  # shuffled are a run's cells
 States = dict[Pair, torch.Tensor]
+runs = mixtures
 
 
 def cells(task: AnchorTask, pair: Pair) -> Sequences:

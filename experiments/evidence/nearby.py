@@ -9,8 +9,10 @@ import numpy as np
 from anchor_interp import Run, answer_map, sample
 from anchor_interp.models.embeddings import key_embeddings
 from effects import Row, Rows
+from evidence.measured import mixtures
 from ledger import table
 
+runs = mixtures
 TITLES = {
     "held_out": "rule's share where the key is test data at its position, less that elsewhere",
     "frequency": "correlation with how often training has the key at the position",
