@@ -29,15 +29,8 @@ from scipy.stats import t
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import shown
-from anchor_interp.analysis.statistics import (
-    DRAWN,
-    POWER,
-    Floats,
-    largest,
-    permutation_p,
-    spread_of,
-    student_quantile,
-)
+from anchor_interp.analysis import statistics as stats
+from anchor_interp.analysis.statistics import DRAWN, POWER, Floats, largest, permutation_p
 from anchor_interp.sweeps.effects import FEWEST, Estimate, Stratum, find_rise, find_trend
 
 Row = dict[str, Any]  # one run: its columns by name
@@ -444,7 +437,7 @@ def against_zero(values: Sequence[float] | Floats, reference: float = 0.0) -> Es
     sizes = np.abs((np.vstack([np.ones(n), signs]) * (sample / scale)).mean(1))
     size = max(largest(given), abs(reference)) / scale
     p = permutation_p(float(sizes[0]), sizes[1:], exact=exact, size=size)
-    return estimate(float(sample.mean()), spread_of(given) / math.sqrt(n), n - 1, p)
+    return estimate(float(sample.mean()), stats.spread_of(given) / math.sqrt(n), n - 1, p)
 
 
 def two_samples(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> Estimate:
@@ -464,7 +457,7 @@ def two_samples(first: Sequence[float] | Floats, second: Sequence[float] | Float
     sines = np.concatenate([_sines(centred[orders] / scale, n) for orders in blocks])
     drawn, size = sines if exact else sines[1:], largest(pooled) / scale
     p = permutation_p(float(sines[0]), drawn, exact=exact, size=size)
-    parts = np.array([spread_of(one) ** 2 / n, spread_of(two) ** 2 / m])
+    parts = np.array([stats.spread_of(one) ** 2 / n, stats.spread_of(two) ** 2 / m])
     error, df = math.sqrt(parts.sum()), n + m - 2
     # the interval of the difference: Welch's standard error with Satterthwaite's degrees of freedom
     welch = parts.sum() ** 2 / (parts**2 / (n - 1, m - 1)).sum() if error else df
@@ -473,7 +466,7 @@ def two_samples(first: Sequence[float] | Floats, second: Sequence[float] | Float
 
 def estimate(mean: float, error: float, df: float, p: float) -> Estimate:
     """A mean with its standard error, the degrees of freedom of that, and p."""
-    quantile = student_quantile(float(df))
+    quantile = stats.student_quantile(float(df))
     reach = quantile * error
     finds = error * (quantile + float(t.ppf(POWER, df)))
     return Estimate(mean, mean - reach, mean + reach, p, finds)

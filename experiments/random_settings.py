@@ -83,24 +83,16 @@ def _fresh(normalization: str, **indices: Iterable[int]) -> list[Grid]:
 _RAW = ("mechanism", "raw", "answers")
 RUNS: Mapping[str, Study] = {
     # these two fit the verdict; it is judged by settings of its own
-    "settings": Study(
-        "random settings within each layout", partial(settings, range(25)), ("mechanism",)
-    ),
-    "settings-judging": Study(
-        "more random settings", partial(settings, range(25, 70)), ("mechanism",)
-    ),
-    "settings-post": Study(
-        "fresh random settings, post-LayerNorm",
-        partial(_fresh, "post", neurips=range(70, 130), complexity_control=range(70, 130)), _RAW,
-    ),
-    "settings-post-again": Study(
-        "more random settings, post-LayerNorm",
-        partial(_fresh, "post", neurips=range(130, 250), complexity_control=range(130, 330)), _RAW,
-    ),
-    "settings-pre": Study(
-        "random settings, pre-LayerNorm",
-        partial(_fresh, "pre", complexity_control=range(130, 530)), ("mechanism",),
-    ),
+    "settings": Study("random settings within each layout", partial(settings, range(25)),
+                      ("mechanism",)),
+    "settings-judging": Study("more random settings", partial(settings, range(25, 70)),
+                              ("mechanism",)),
+    "settings-post": Study("fresh random settings, post-LayerNorm", partial(
+        _fresh, "post", neurips=range(70, 130), complexity_control=range(70, 130)), _RAW),
+    "settings-post-again": Study("more random settings, post-LayerNorm", partial(
+        _fresh, "post", neurips=range(130, 250), complexity_control=range(130, 330)), _RAW),
+    "settings-pre": Study("random settings, pre-LayerNorm", partial(
+        _fresh, "pre", complexity_control=range(130, 530)), ("mechanism",)),
 }  # fmt: skip
 KNOWN = ("settings", "settings-judging", "settings-post")
 POST = (*KNOWN, "settings-post-again")  # the studies that judge claims on post-LayerNorm models

@@ -33,18 +33,8 @@ from anchor_interp.sweeps.columns import CIRCUMSTANCES
 from anchor_interp.sweeps.rows import planned_row, updated_row
 from common import FIGURES
 from effects import Row
-from evidence.verdict_score import (
-    GIVEN,
-    PHASES,
-    VerdictScore,
-    can_be_judged,
-    coverage_curve,
-    fit_lines,
-    fitting_rows,
-    judge_verdict,
-    judged_shapes,
-    named_by,
-)
+from evidence import verdict_score as scores
+from evidence.verdict_score import GIVEN, PHASES, VerdictScore
 from ledger import table
 from random_settings import settings
 from studies import TABLES as FOLDER
@@ -83,7 +73,7 @@ def kinds(data: Data) -> dict[str, list[Row]]:
 
 def known_rows(data: Data) -> list[Row]:
     """The rows that the verdict's lines are fitted on."""
-    return fitting_rows(data.rows("settings", "settings-judging"), kinds(data)["fit"])
+    return scores.fitting_rows(data.rows("settings", "settings-judging"), kinds(data)["fit"])
 
 
 def score(data: Data) -> VerdictScore:
@@ -94,7 +84,7 @@ def score(data: Data) -> VerdictScore:
 @cache
 def _score(tables: Path) -> VerdictScore:
     (_, judged), *apart = judging(data := Data(tables)).items()
-    return judge_verdict(judged, known_rows(data), dict(apart))
+    return scores.judge_verdict(judged, known_rows(data), dict(apart))
 
 
 def judging(data: Data) -> dict[str, list[Row]]:
@@ -105,7 +95,7 @@ def judging(data: Data) -> dict[str, list[Row]]:
 
 def judged_text(data: Data) -> str:
     """What the package knows of its verdict: how good it is on judged runs, by their shape."""
-    found = judged_shapes(judging(data))
+    found = scores.judged_shapes(judging(data))
     return "[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n"
 
 
@@ -140,9 +130,9 @@ def disagreements_table(data: Data) -> str:
 
 def coverage_table(data: Data) -> str:
     """Accuracy against coverage."""
-    judged = [row for row in kinds(data)["judge"] if can_be_judged(row)]
+    judged = [row for row in kinds(data)["judge"] if scores.can_be_judged(row)]
     lines = [[one.name, f"{share:.0%}", f"{one.accuracy:.2f} ({one.low:.2f} to {one.high:.2f})"]
-             for share, one in coverage_curve(judged, WIDTHS)]  # fmt: skip
+             for share, one in scores.coverage_curve(judged, WIDTHS)]  # fmt: skip
     return table(["width", "named", "balanced accuracy (95 %)"], lines)
 
 
@@ -150,7 +140,7 @@ def shapes_table(data: Data) -> str:
     """Verdicts by phase, on runs of other shapes than those that fitted it."""
     lines, rows = [], kinds(data)
     for kind, title in SHAPES.items():
-        for phase, given in named_by(rows[kind]).items():
+        for phase, given in scores.named_by(rows[kind]).items():
             others = ", ".join(f"{n} {name}" for name, n in given.most_common() if name != phase)
             lines.append([title, phase, str(given.total()), str(given[phase]), others])
     return table(["runs", "phase", "of these", "named rightly", "other verdicts"], lines)
@@ -203,7 +193,7 @@ def main() -> None:
     if asked.train:
         _train(asked.train)
     if asked.lines:
-        for name, line in fit_lines(known_rows(Data())).items():
+        for name, line in scores.fit_lines(known_rows(Data())).items():
             print(f"{name}: {line}")
     else:
         found = score(Data())

@@ -23,16 +23,9 @@ from matplotlib.lines import Line2D
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from anchor_interp.pages import style
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
-from anchor_interp.pages.style import (
-    INFERENTIAL,
-    INK,
-    SYMMETRIC,
-    cell_values,
-    legend_below,
-    panel,
-    single,
-)
+from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, panel
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.sweeps.diagrams import phase_diagrams
 from claims import registered
@@ -234,7 +227,7 @@ def depth_map(rows: Rows, column: str) -> Figure:
     ])  # fmt: skip
     with panel(4.4, 2.0) as (figure, axes):
         image = axes.imshow(means, vmin=0, vmax=1, cmap="cividis", origin="lower", aspect="auto")
-        cell_values(axes, means, white=means < 0.5, fontsize=9)
+        style.cell_values(axes, means, white=means < 0.5, fontsize=9)
         axes.set_xticks(range(len(GAMMAS)), [f"{gamma:g}" for gamma in GAMMAS])
         axes.set_yticks(range(len(depths)), [f"{depth} layers" for depth in depths])
         axes.set_xlabel("gamma")
@@ -260,14 +253,16 @@ def best_and_end(rows: Rows, best: str, end: str, colour: str) -> Figure:
         axes.set(xlabel="gamma", ylabel="share of (4, 3)", ylim=(-0.03, 1.03))
         axes.set_xticks(sorted({row["gamma"] for row in rows}))
         axes.margins(x=0.1)
-        legend_below(figure, axes, columns=1)
+        style.legend_below(figure, axes, columns=1)
     return figure
 
 
 def courses(curves: Rows, x: str, kinds: Sequence[Any] = _ANSWERS) -> Figure:
     """Answers to (4, 3) over ID accuracy or the step: a panel a gamma, a line a run."""
     gammas, over_steps = grouped(curves, ("gamma",)), x == "step"
-    with single(2.6 * max(len(gammas), 2) if over_steps else 2.1 * len(gammas), 2.9) as figure:
+    with style.single(
+        2.6 * max(len(gammas), 2) if over_steps else 2.1 * len(gammas), 2.9
+    ) as figure:
         panels: Any = figure.subplots(1, len(gammas), squeeze=False, sharey=True)[0]
         for axes, ((gamma,), rows) in zip(panels, gammas.items(), strict=True):
             for run in grouped(rows, ("run_id",)).values():
