@@ -7,7 +7,7 @@ table is written each time that a run has ended, in the order of training.
 import csv
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -172,23 +172,14 @@ def _train_all(
                 for part in (trained.model, trained.init, trained.train):
                     about |= {name: getattr(part, name) for name in _ABOUT if hasattr(part, name)}
                 curves[_key(config)] = [{n: about[n] for n in _ABOUT} | row for row in curve]
-                write_curves(path, configs(), curves)
+                rows = [row for one in configs() for row in curves.get(_key(one), ())]
+                write_csv(path, rows, list(rows[0]))
 
 
 def _table(path: Path) -> dict[Key, list[Row]]:
     """The rows of a table as they stand there, by run."""
     kept: dict[Key, list[Row]] = {}
-    if path.exists():
-        with path.open() as lines:
-            for row in csv.DictReader(lines):
-                about = (float(row[name]) for name in ("n_layers", "gamma", "lr", "seed"))
-                kept.setdefault(tuple(about), []).append(row)
+    for row in csv.DictReader(path.read_text().splitlines() if path.exists() else ()):
+        about = (float(row[name]) for name in ("n_layers", "gamma", "lr", "seed"))
+        kept.setdefault(tuple(about), []).append(row)
     return kept
-
-
-def write_curves(
-    path: Path, configs: Iterable[RunConfig], curves: Mapping[Key, Sequence[Row]]
-) -> None:
-    """Write the curves of runs, in the order of training."""
-    rows = [row for config in configs for row in curves.get(_key(config), ())]
-    write_csv(path, rows, list(rows[0]))

@@ -44,12 +44,8 @@ _PAIR = re.compile(r"(late|loss)_pair_(\d)(\d)")
 
 def broken_task(offsets: Mapping[Pair, int]) -> AnchorTask:
     """The paper's anchors, where both orders of some pairs add another offset to the key."""
-    overrides = tuple(
-        Override(order, Affine(add))
-        for pair, add in offsets.items()
-        for order in dict.fromkeys((pair, pair[::-1]))
-    )
-    return AnchorTask(overrides=overrides)
+    both = {order: add for pair, add in offsets.items() for order in (pair, pair[::-1])}
+    return AnchorTask(overrides=tuple(Override(order, Affine(add)) for order, add in both.items()))
 
 
 def random_broken_task(seed: int) -> AnchorTask:
@@ -177,13 +173,10 @@ _SCORES = {"late": "how late it is learned", "loss": "mean loss along training",
 def draw(data: Data) -> Panels:
     """Steps over complexity, when each pair is learned, and what decides the claims."""
     speed, pairs = data.rows("complexity-post"), data.rows("pairs-post")
-    large, small = (
-        over_depth([row for row in speed if row["gamma"] == gamma]) for gamma in (0.45, 0.7)
-    )
-    ratios = {
-        name: [math.exp(value) for value in values_of([*filter(kind, pairs)], slowed)]
-        for name, kind in (("(3, 4) broken", _broken), ("no pair broken", _unbroken))
-    }
+    large, small = (over_depth([*filter(equal(gamma=gamma), speed)]) for gamma in (0.45, 0.7))
+    ratios = {name: [*map(math.exp, values_of([*filter(kind, pairs)], slowed))]
+              for name, kind in (("(3, 4) broken", _broken), ("no pair broken", _unbroken))
+              }  # fmt: skip
     decides = strips(ratios, "steps of the pairs of 3 and 4 / of the others", reference=1)
     return [
         [("(A) large initialisation, gamma 0.45", large),

@@ -43,19 +43,17 @@ def measure(run: Run) -> Row:
             bench = EdgeAblation(model, judged_on, ablation)
             scored = score_circuit(bench, circuit)
             compared = compare_circuit(bench, circuit, n_random=N_RANDOM)
-            others = {other.name: _numbers(other.faithfulness) for other in compared.others}
+            random = compared.random_accuracy.tolist()
             found["n_edges"] = scored.n_edges
             found[ablation] = {
                 "nothing": scored.nothing.accuracy,
-                "faithfulness": _numbers(scored.faithfulness),
-                "remaining": _numbers(scored.remaining),
-                "incompleteness": _numbers(scored.incompleteness),
+                **{name: _numbers(getattr(scored, name))
+                   for name in ("faithfulness", "remaining", "incompleteness")},
                 "minimality": [_numbers(entry.loss) for entry in scored.minimality],
-                "random_median": median(compared.random_accuracy.tolist()),
-                "random_best": max(compared.random_accuracy.tolist()),
+                "random_median": median(random), "random_best": max(random),
                 "p": [compared.p_accuracy, compared.p_logit_difference],
-                **others,
-            }
+                **{other.name: _numbers(other.faithfulness) for other in compared.others},
+            }  # fmt: skip
     except ConfigError as error:
         found["no_circuit"] = str(error)
     return found

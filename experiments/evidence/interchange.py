@@ -47,21 +47,17 @@ def measure(run: Run) -> Row:
     def searched(pairs: InterchangePairs) -> Subspace:
         return learn_subspace(model, pairs, SITE, DIMENSIONS, seed=0, batch_size=64, quiet=True)
 
-    found = searched(fitted)
+    found, renamed = (
+        searched(fitted),
+        [renamed_answers(task, p, seed=0) for p in (held_out, fitted)],
+    )
     exchanges: dict[str, tuple[InterchangePairs, Subspace | None]] = {
-        "plain": (held_out, None),
-        "familiar": (familiar, None),
-        "searched": (held_out, found),
-        "control": (
-            renamed_answers(task, held_out, seed=0),
-            searched(renamed_answers(task, fitted, seed=0)),
-        ),
+        "plain": (held_out, None), "familiar": (familiar, None), "searched": (held_out, found),
+        "control": (renamed[0], searched(renamed[1])),
         "random": (held_out, random_subspace(len(found.basis), DIMENSIONS, seed=0)),
-    }
-    results = {
-        way: interchange(model, pairs, SITE, subspace=subspace)
-        for way, (pairs, subspace) in exchanges.items()
-    }
+    }  # fmt: skip
+    results = {way: interchange(model, pairs, SITE, subspace=subspace)
+               for way, (pairs, subspace) in exchanges.items()}  # fmt: skip
     shares = ("counterfactual", *OTHERS)
     return {way: {s: getattr(result, s) for s in shares} for way, result in results.items()}
 

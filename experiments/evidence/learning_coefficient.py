@@ -49,13 +49,10 @@ def measure(run: Run) -> Row:
     chains = learning_coefficient(run)
     n_parameters = sum(weight.numel() for weight in run.model.parameters())
     ranks = [stable_rank(first_query_matrix(each)) for each in (run.model, run.initial)]
-    return {
-        "chains": chains.tolist(),
-        "coefficient": float(chains.mean()),
-        "coefficient_share": 2 * float(chains.mean()) / n_parameters,
-        "rank_share": ranks[0] / ranks[1],
-        "n_parameters": n_parameters,
-    }
+    mean = float(chains.mean())
+    return {"chains": chains.tolist(), "coefficient": mean,
+            "coefficient_share": 2 * mean / n_parameters, "rank_share": ranks[0] / ranks[1],
+            "n_parameters": n_parameters}  # fmt: skip
 
 
 def area(rows: Sequence[Row], share: str) -> float:

@@ -20,10 +20,8 @@ from ledger import table
 
 N, SEEDS = 40, list(FRESH_SEEDS)[:5]
 MASKS: dict[str, tuple[Paths, bool]] = {
-    "as the papers": ("all", False),
-    "renormalised": ("all", True),
-    "direct": ("direct", False),
-}
+    "as the papers": ("all", False), "renormalised": ("all", True), "direct": ("direct", False)
+}  # fmt: skip
 """Paths that are cut, and whether what remains is renormalised."""
 HIDDEN: dict[Place, str] = {"key": "key, over 80 keys", "second": "second anchor, over four"}
 

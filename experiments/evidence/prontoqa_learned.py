@@ -30,8 +30,8 @@ from effects import Row
 from studies import write_csv
 
 _WORDS = Prontoqa().words
-_STOP, _EVERY, _IS, _A, _NOT, _TRUE, _FALSE = map(
-    _WORDS.index, (".", "Every", "is", "a", "not", "True", "False")
+_STOP, _EVERY, _IS, _A, _TRUE, _FALSE = map(
+    _WORDS.index, (".", "Every", "is", "a", "True", "False")
 )
 
 
@@ -49,12 +49,10 @@ class SignedProntoqa(Prontoqa):
     def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         """The same worlds and questions with longer proofs."""
         plain = super().examples(split, n, seed=seed)
-        rows = [
-            row[:length].tolist() for row, length in zip(plain.tokens, plain.lengths, strict=True)
-        ]
-        prompts = [row[:start] for row, start in zip(rows, plain.starts, strict=True)]
-        answers = [_signed(row, start) for row, start in zip(rows, plain.starts, strict=True)]
-        return Dataset.of(prompts, answers)
+        ends = zip(plain.tokens, plain.starts, plain.lengths, strict=True)
+        rows = [(row[:length].tolist(), start) for row, start, length in ends]
+        prompts = [row[:start] for row, start in rows]
+        return Dataset.of(prompts, [_signed(row, start) for row, start in rows])
 
 
 def _sentences(tokens: list[int]) -> list[list[int]]:

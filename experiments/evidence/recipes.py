@@ -77,11 +77,8 @@ def report_judged(rows: Sequence[Row]) -> None:
         kept = f"{entry['kept']} of {entry['seeds']}"
         above.append([name, *_cells(entry), margin.text, kept, *_numbers(entry)])
         summary.append(entry)
-    lines = [
-        [row["recipe"], str(row["seed"]), *_numbers(row), row["phase"],
-         "yes" if row["kept"] else "**no**"]
-        for row in rows
-    ]  # fmt: skip
+    lines = [[row["recipe"], str(row["seed"]), *_numbers(row), row["phase"],
+              "yes" if row["kept"] else "**no**"] for row in rows]  # fmt: skip
     medians = [f"median {heading}" for heading in _HEADINGS.values()]
     recipes = table(["recipe", *_SETTINGS, "margin", "kept", *medians], above)
     runs = table(["recipe", "seed", *_HEADINGS.values(), "phase", "margin kept"], lines)

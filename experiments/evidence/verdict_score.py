@@ -190,11 +190,11 @@ def judge_verdict(
     ]
     base = _bootstrapped(truth, leans)
     for name, (title, features) in _RULES.items():
-        for short, words, answers in (
-            (name, title, _best_tree(features, known, kept)),
-            (f"{name}-here", f"{title}, fitted here", _best_tree(features, kept, kept, alone=True)),
+        for end, where, answers in (
+            ("", "", _best_tree(features, known, kept)),
+            ("-here", ", fitted here", _best_tree(features, kept, kept, alone=True)),
         ):
-            one = _scored(short, words, kept, answers)
+            one = _scored(name + end, title + where, kept, answers)
             behind_low = float(np.quantile(base - _bootstrapped(truth, answers), 0.025))
             behind = scores[1].accuracy - one.accuracy
             scores.append(replace(one, behind=behind, behind_low=behind_low))
@@ -203,23 +203,16 @@ def judge_verdict(
         title = f"the verdict on {len(judged)} runs of {kind}, where it names a phase"
         scores.append(_where_named(kind, title, judged, named))
     mixed = [row["ood_accuracy"] for row, v in zip(kept, given, strict=True) if v == "mixture"]
-    wrong = [
-        _disagreement(row, found)
-        for row, found in zip(kept, verdicts, strict=True)
-        if found.phase in PHASES and found.phase != row["phase"]
-    ]
+    wrong = [_disagreement(row, found) for row, found in zip(kept, verdicts, strict=True)
+             if found.phase in PHASES and found.phase != row["phase"]]  # fmt: skip
+    counts = {one: Counter(given[truth == one].tolist()) for one in PHASES}
     return VerdictScore(
-        n={phase: int((truth == phase).sum()) for phase in PHASES},
+        n={phase: counts[phase].total() for phase in PHASES},
         left_out=len(rows) - len(kept),
         coverage=float(np.isin(given, PHASES).mean()),
-        confusion={
-            one: {two: int(((truth == one) & (given == two)).sum()) for two in GIVEN}
-            for one in PHASES
-        },
-        rules=tuple(scores),
-        mixtures=tuple(sorted(mixed)),
-        disagreements=tuple(wrong),
-    )
+        confusion={one: {two: counts[one][two] for two in GIVEN} for one in PHASES},
+        rules=tuple(scores), mixtures=tuple(sorted(mixed)), disagreements=tuple(wrong),
+    )  # fmt: skip
 
 
 def coverage_curve(rows: Rows, widths: Sequence[float]) -> list[tuple[float, RuleScore]]:
@@ -300,14 +293,10 @@ def _best_tree(
     With ``alone`` the runs are the same, and a tree fitted on all others names each.
     """
     truth, wanted = _phases(asked), _phases(known)
-    x, new = (
-        np.array([features(row) for row in rows], dtype=np.float32) for rows in (known, asked)
-    )
+    x, new = (np.array([*map(features, rows)], dtype=np.float32) for rows in (known, asked))
     # which runs a tree is fitted on, and which it judges
-    folds: list[tuple[Any, Any]] = [(slice(None), slice(None))]
-    if alone:
-        each = np.arange(len(asked))
-        folds = [(each != place, each == place) for place in each]
+    each, whole = np.arange(len(asked)), slice(None)
+    folds: list[Any] = [(each != n, each == n) for n in each] if alone else [(whole, whole)]
     found: list[Names] = []
     # thousands of fits of a few rows: without this, checks take most of the time
     with config_context(assume_finite=True, skip_parameter_validation=True):

@@ -86,11 +86,10 @@ def _copy_rounded(run: Run, folder: Path) -> None:
     record = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     write_json(after / "state.json", state | {"files": {_WEIGHTS: record}})
     rounding = {
-        "from_step": run.step,
-        "run_id": run_id(run.config),
+        "from_step": run.step, "run_id": run_id(run.config),
         "rounded": "weights from float32 to float16, then judged anew",
         "sha256_of_the_float32_weights": state["files"][_WEIGHTS]["sha256"],
-    }
+    }  # fmt: skip
     sessions = [*run.folder.provenance(), rounding]
     write_json(folder / "provenance.json", {"schema": SCHEMA, "sessions": sessions})
 

@@ -212,10 +212,9 @@ def draw(data: Data) -> Panels:
     ])  # fmt: skip
     narrow = phase_diagrams(data.rows("depth"), x="gamma", y="n_layers").diagrams[0]
     titles = {"symmetric_accuracy": "symmetric, end", "ood_accuracy": "inferential, end"}
-    maps = [
-        (f"narrow models: {title}", accuracy_map(narrow, name)) for name, title in titles.items()
-    ]
-    return [*panels, [*maps, ("narrow models: phase", phase_map(narrow))]]
+    maps = {title: accuracy_map(narrow, name) for name, title in titles.items()}
+    maps["phase"] = phase_map(narrow)
+    return [*panels, [(f"narrow models: {title}", figure) for title, figure in maps.items()]]
 
 
 def depth_map(rows: Rows, column: str) -> Figure:
@@ -260,9 +259,8 @@ def best_and_end(rows: Rows, best: str, end: str, colour: str) -> Figure:
 def courses(curves: Rows, x: str, kinds: Sequence[Any] = _ANSWERS) -> Figure:
     """Answers to (4, 3) over ID accuracy or the step: a panel a gamma, a line a run."""
     gammas, over_steps = grouped(curves, ("gamma",)), x == "step"
-    with style.single(
-        2.6 * max(len(gammas), 2) if over_steps else 2.1 * len(gammas), 2.9
-    ) as figure:
+    width = 2.6 * max(len(gammas), 2) if over_steps else 2.1 * len(gammas)
+    with style.single(width, 2.9) as figure:
         panels: Any = figure.subplots(1, len(gammas), squeeze=False, sharey=True)[0]
         for axes, ((gamma,), rows) in zip(panels, gammas.items(), strict=True):
             for run in grouped(rows, ("run_id",)).values():
