@@ -198,11 +198,10 @@ def _judged(
 def _judged_parts(parts: Mapping[str, Finding], least: float) -> dict[str, Judgement]:
     p_values = {name: part.found.p for name, part in parts.items() if part.found is not None}
     q_values = dict(zip(p_values, holm([*p_values.values()]), strict=True))
-    judged = {}
-    for name, part in parts.items():
-        verdict, reason = _decide(part, least, q_values.get(name))
-        judged[name] = Judgement(name, verdict, reason, part, q_values.get(name))
-    return judged
+    return {
+        name: Judgement(name, *_decide(part, least, q := q_values.get(name)), part, q)
+        for name, part in parts.items()
+    }
 
 
 def _found(claim: Claim, tables: Mapping[str, Rows], whole: bool) -> Finding | None:
@@ -234,12 +233,11 @@ def _decide(found: Finding | None, least: float, q: float | None) -> tuple[Verdi
     other = found.with_censored
     if other is None:
         return verdict, reason
-    unless = f"{other.effect:+.2f} with the runs that did not converge"
     if verdict == "reversed" and (other.effect >= 0 or other.p > LEVEL):
         verdict, reason = judge_effect(found.found, least, 1.0)
     against = verdict == "not supported" and other.effect >= least
     if against or (verdict == "supported" and other.effect < least):
-        return "inconclusive", unless
+        return "inconclusive", f"{other.effect:+.2f} with the runs that did not converge"
     return verdict, reason
 
 

@@ -87,7 +87,7 @@ def detection(
 
     Pairs that are all broken, or all innocent, are a ConfigError.
     """
-    is_broken = np.array([pair in set(broken) for pair in pairs])
+    is_broken = np.array([pair in broken for pair in pairs])
     if is_broken.all() or not is_broken.any():
         raise ConfigError(
             f"{is_broken.sum()} of {len(pairs)} groups are broken; expected some, not all"

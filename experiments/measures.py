@@ -224,12 +224,9 @@ def language(run: Run) -> Numbers:
 
 def attributes(run: Run) -> Numbers:
     """The share of drawings of which each attribute is right, by split: such as ``ood_shape``."""
-    return {
-        f"{split.name}_{score.value}": score.accuracy
-        for split in run.evaluation.splits
-        for score in split.aspects
-        if score.aspect == "attribute"
-    }
+    return {f"{split.name}_{score.value}": score.accuracy
+            for split in run.evaluation.splits for score in split.aspects
+            if score.aspect == "attribute"}  # fmt: skip
 
 
 _PLAIN = ("raw", "answers", "pairs", "language", "embedding", "attributes", "matched", "routes",

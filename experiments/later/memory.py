@@ -22,7 +22,7 @@ from anchor_interp.tasks.rules import PAPER_ANCHORS
 from claims import registered
 from common import Panels, main
 from drawing import strips
-from effects import Mean, Number, Rise, Row, equal, grouped, number_of, values_of
+from effects import Mean, Rise, Row, equal, grouped, number_of, values_of
 from studies import Data, Study
 
 MEMORY = (5, 6, 7, 8)  # tokens of the memory anchors
@@ -93,15 +93,14 @@ def draw(data: Data) -> Panels:
             name = f"{part}\ngamma {gamma:g}"
             steps[name] = values_of(rows, f"{part}_step")
             bounds[name] = [not number_of(row, f"{part}_half") for row in rows]
-    ratios: list[tuple[str, Number]] = [
-        ("(B) ln(memory / reasoning)", lead), ("(C) ln(attention / embedding)", _apart)
-    ]  # fmt: skip
+    first, second = (
+        strips({f"gamma\n{gamma:g}": values_of(rows, of) for (gamma,), rows in by_gamma.items()},
+               "log ratio", reference=0) for of in (lead, _apart)
+    )  # fmt: skip
     return [
         [("(A) steps until half right", strips(steps, "steps", hollow=bounds))],
-        [(title, strips({f"gamma\n{gamma:g}": values_of(rows, of)
-                         for (gamma,), rows in by_gamma.items()}, "log ratio", reference=0))
-         for title, of in ratios],
-    ]  # fmt: skip
+        [("(B) ln(memory / reasoning)", first), ("(C) ln(attention / embedding)", second)],
+    ]
 
 
 if __name__ == "__main__":

@@ -95,12 +95,11 @@ def _not_worse(row: Row) -> float | None:
 
 def basins(rows: Rows) -> list[Row]:
     """A row for each gamma and seed whose runs are all there: the share that led to the rule."""
-    done = [row for row in rows if row["status"] == "done"]
+    done = grouped([row for row in rows if row["status"] == "done"], ("gamma", "seed"))
     return [
-        mine[0] | {"censored": False,"run_id": f"{gamma}-{seed}",
+        mine[0] | {"censored": False, "run_id": f"{gamma}-{seed}",
                    "basin": mean(row["ood_accuracy"] >= 0.5 for row in mine)}
-        for (gamma, seed), mine in grouped(done, ("gamma", "seed")).items()
-        if len(mine) == len(ONSETS)
+        for (gamma, seed), mine in done.items() if len(mine) == len(ONSETS)
     ]  # fmt: skip
 
 

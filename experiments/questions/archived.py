@@ -52,13 +52,12 @@ def _branches() -> list[Grid]:
     start = override(CONTROL, gamma=0.4)
     early, late = start.train.steps // 12, start.train.steps // 3
     changes: list[dict[str, Any]] = [
-        {},
-        {"weight_decay": 1.0},
+        {}, {"weight_decay": 1.0},
         {"branch_step": early, "branch_weight_decay": 1.0},
         {"branch_step": late, "branch_weight_decay": 1.0},
         {"branch_step": late, "branch_lr": start.train.lr / 4},
         {"weight_decay": 1.0, "branch_step": late, "branch_weight_decay": 0.01},
-    ]
+    ]  # fmt: skip
     return [Grid(override(start, **change), seeds=SEEDS) for change in changes]
 
 
@@ -74,16 +73,13 @@ RUNS = {
 
 def draw(data: Data) -> Panels:
     """Steps on mappings without a rule, and OOD accuracy where a setting changed midway."""
-    found = {f"gamma {gamma:g}": mine
-             for (gamma,), mine in grouped(data.rows("arbitrary"), ("gamma",)).items()}  # fmt: skip
-    steps = {
-        name: [row["steps_to_loss"] or row["steps"] for row in mine] for name, mine in found.items()
-    }
-    bounds = {name: [*map(never_came, mine)] for name, mine in found.items()}
-    changed: dict[str, list[Row]] = {}
+    steps, bounds = {}, {}
+    for (gamma,), mine in grouped(data.rows("arbitrary"), ("gamma",)).items():
+        steps[f"gamma {gamma:g}"] = [row["steps_to_loss"] or row["steps"] for row in mine]
+        bounds[f"gamma {gamma:g}"] = [*map(never_came, mine)]
+    accuracy: dict[str, list[float]] = {}
     for row in data.rows("branches"):
-        changed.setdefault(_change(row), []).append(row)
-    accuracy = {title: values_of(rows, "ood_accuracy") for title, rows in changed.items()}
+        accuracy.setdefault(_change(row), []).extend(values_of([row], "ood_accuracy"))
     return [
         [("arbitrary mappings", strips(steps, "steps to a training loss of 0.05", hollow=bounds))],
         [("weight decay or learning rate changed midway",

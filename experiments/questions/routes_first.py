@@ -18,19 +18,17 @@ from anchor_interp.sweeps.spec import Grid
 from claims import registered
 from common import Panels, main
 from drawing import GROUPS, strips
-from effects import Mean, Row, Rows
+from effects import Mean, Row, Rows, values_of
 from studies import Data, Study
 
 SETTINGS = {
     "pre, 5,000 sequences": preset("inferential"),
-    "pre, 100,000 sequences": override(
-        preset("inferential"), n_sequences=100_000, lr=1e-3, gamma=0.8, weight_decay=0.1
-    ),
-    "post, 15,000 sequences": preset(
-        "tiny", n_sequences=15_000, lr=1.5e-3, gamma=0.45, weight_decay=0.7
-    ),
+    "pre, 100,000 sequences": override(preset("inferential"), n_sequences=100_000, lr=1e-3,
+                                       gamma=0.8, weight_decay=0.1),
+    "post, 15,000 sequences": preset("tiny", n_sequences=15_000, lr=1.5e-3, gamma=0.45,
+                                     weight_decay=0.7),
     "NeurIPS task, 4 layers": preset("neurips-inferential"),
-}
+}  # fmt: skip
 """What trains; each comes to the rule in most seeds."""
 
 
@@ -68,11 +66,8 @@ def setting(row: Row) -> str:
 def draw(data: Data) -> Panels:
     """The steps of both in every run, and the log ratio by setting."""
     rows = data.rows("routes-first")
-    found = {
-        name.replace(", ", "\n"): [n for row in rows if setting(row) == name
-                                   and (n := lead(row)) is not None]
-        for name in SETTINGS
-    }  # fmt: skip
+    found = {name.replace(", ", "\n"): values_of([r for r in rows if setting(r) == name], lead)
+             for name in SETTINGS}  # fmt: skip
     return [
         [("steps at which both pass one half", both(rows)),
          ("ln(answers / route)", strips(found, "log ratio", reference=0))],
@@ -84,12 +79,8 @@ def both(rows: Rows) -> Figure:
     with panel(3.4, 3.2) as (figure, axes):
         for place, name in enumerate(SETTINGS):
             mine = [row for row in rows if setting(row) == name and lead(row) is not None]
-            axes.scatter(
-                [row["route_step"] for row in mine],
-                [row["answers_step"] for row in mine],
-                18,
-                color=GROUPS[place],
-            )
+            steps = [[row[of] for row in mine] for of in ("route_step", "answers_step")]
+            axes.scatter(*steps, 18, color=GROUPS[place])
         low, high = axes.get_xlim()
         axes.axline((low, low), (high, high), color=INK, linewidth=0.8, linestyle=":")
         axes.set(xlabel="step of the inferential route", ylabel="step of the answers by the rule")

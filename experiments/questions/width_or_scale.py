@@ -82,8 +82,7 @@ def with_wide(rows: Rows) -> list[Row]:
     wide = [
         row | {"matching": AT_400, "at_400": row["gamma"]}
         | {f"cut_{name}": row[f"best_{name}_at_one_rate"] for name in ("ood", "symmetric")}
-        for row in rows
-        if row["study"] == "figure2-wide" and row["n_layers"] == 2
+        for row in filter(equal(study="figure2-wide", n_layers=2), rows)
     ]  # fmt: skip
     return [row for row in (*rows, *wide) if row.get("cut_ood") is not None]
 
