@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from anchor_interp import TASKS, preset
-from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.sweeps.spec import Grid
+from anchor_interp import TASKS, RunConfig
 from effects import Difference, Trend, equal
-from studies import Study
+from studies import Grid, Study, override, preset
 
 # The narrow NeurIPS model from which random settings start, and the runs of figures 6 and 8.
 NARROW = override(

@@ -19,12 +19,15 @@ from anchor_interp import AnchorTask, Run, RunConfig, Task
 from anchor_interp._util import files
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp.runs.config import override as override  # what studies are made of
 from anchor_interp.runs.measurements import Measure
+from anchor_interp.runs.presets import preset as preset
 from anchor_interp.runs.schedule import last_step
 from anchor_interp.sweeps.columns import CIRCUMSTANCES, COLUMNS, Kind
 from anchor_interp.sweeps.engine import Engine
 from anchor_interp.sweeps.folder import SweepFolder, read_table
-from anchor_interp.sweeps.spec import SWEEPS, Grid, Sweep, read_sweep
+from anchor_interp.sweeps.spec import SWEEPS, Sweep, read_sweep
+from anchor_interp.sweeps.spec import Grid as Grid
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table_files import read_csv
 from anchor_interp.tasks.functions import Pair

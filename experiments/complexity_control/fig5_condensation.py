@@ -20,8 +20,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import TASKS, Affine, Anchor
 from anchor_interp.pages.diagram_maps import rank_map
-from anchor_interp.runs.config import override
-from anchor_interp.sweeps.spec import Grid
 from claims import Claim
 from common import Panels, main
 from complexity_control import (
@@ -38,7 +36,7 @@ from drawing import by_phase, condensed, embedded, strips, titled
 from effects import Alike, Difference, Row, Rows, equal, value_of, values_of
 from measures import rank_share
 from random_settings import IN_CONTROL, INFERENTIAL, KNOWN, MEMORIZING, PHASE_2, STRATUM, between
-from studies import Data, Study
+from studies import Data, Grid, Study, override
 
 # Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11); the papers' are of 3 and 4.
 MOVED_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((6, 1, -1, -5), 1))

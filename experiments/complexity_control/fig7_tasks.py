@@ -29,9 +29,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import effects
 from anchor_interp.pages.style import INK, QUALITATIVE, legend_below, panel, plain_ticks
-from anchor_interp.runs.config import override
-from anchor_interp.runs.presets import preset
-from anchor_interp.sweeps.spec import Grid
 from anchor_interp.tasks.catalog import named_task
 from claims import Claim, registered
 from common import Panels, main
@@ -39,7 +36,7 @@ from complexity_control import span
 from effects import Difference, Number, Row, Rows, Test, equal, grouped, values_of
 from ledger import table
 from measures import log_steps
-from studies import Data, Study
+from studies import Data, Grid, Study, override, preset
 
 SEEDS = tuple(range(1000, 1005))
 FITTED = 0.95  # the accuracy from which runs count as matched

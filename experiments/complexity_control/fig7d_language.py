@@ -21,16 +21,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.analysis.statistics import Floats
 from anchor_interp.pages.style import QUALITATIVE, panel
-from anchor_interp.runs.config import override
-from anchor_interp.runs.presets import preset
-from anchor_interp.sweeps.spec import Grid
 from claims import Claim
 from common import Panels, main
 from complexity_control import span
 from effects import Difference, Row, Rows, equal, grouped, number_of, values_of
 from ledger import table
 from measures import CURVE, CURVE_POINTS
-from studies import Data, Study
+from studies import Data, Grid, Study, override, preset
 
 GAMMAS = (0.5, 0.8)  # the large and the small initialisation
 

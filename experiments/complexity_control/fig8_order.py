@@ -22,10 +22,9 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from anchor_interp import RunConfig
 from anchor_interp.analysis.statistics import mean_interval
 from anchor_interp.pages.style import single
-from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.sweeps.spec import Grid
 from anchor_interp.tasks import anchor
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.functions import Affine, Override, Pair
@@ -37,7 +36,7 @@ from drawing import SMALL as BLUE
 from effects import Difference, Mean, Row, Rows, equal, number_of, values_of
 from learning_order import Detection, detection
 from ledger import table
-from studies import Data, Study
+from studies import Data, Grid, Study, override
 
 _PAIR = re.compile(r"(late|loss)_pair_(\d)(\d)")
 
@@ -84,10 +83,8 @@ def noise(seeds: Iterable[int], normalization: str = "post", act_fn: str = "relu
 
 _POST = {"normalization": "post", "act_fn": "relu"}
 RUNS = {
-    "pairs-post": Study(
-        "one broken group or none, pair by pair, post-LayerNorm", partial(pairs, 410, **_POST),
-        ("pairs",),
-    ),
+    "pairs-post": Study("one broken group or none, pair by pair, post-LayerNorm",
+                        partial(pairs, 410, **_POST), ("pairs",)),
     "pairs": Study("the same, pre-LayerNorm", partial(pairs, 400), ("pairs",)),
     "noise-60": Study("tasks with broken groups", partial(noise, range(520, 580)), ("pairs",)),
     "noise-240": Study("240 more of these tasks", partial(noise, range(580, 820)), ("pairs",)),

@@ -49,9 +49,8 @@ def drawings(run: Run, n: int = 8, *, seed: int = 0) -> Drawings:
     roles = dict.fromkeys(task.trained, "trained") | dict.fromkeys(task.tested, "tested")
     pixels = ((pictures.clamp(-1, 1) + 1) * 127.5).round().byte().numpy()
     return Drawings(
-        titles=tuple(map(task.title, nodes)),
-        roles=tuple(roles.get(name, "") for name in names),
+        titles=tuple(map(task.title, nodes)), roles=tuple(roles.get(name, "") for name in names),
         real=task.pictures(nodes, seed=seed, stream="drawings").pixels,
         drawn=pixels.reshape(len(nodes), n, *pixels.shape[1:]),
         right=right.reshape(len(nodes), n, -1),
-    )
+    )  # fmt: skip

@@ -28,12 +28,9 @@ from ledger import table
 SITE = Site("resid_post", 0, "first")
 DIMENSIONS = 16
 WAYS = {
-    "plain": "all of it",
-    "familiar": "all of it, training keys",
-    "searched": "searched, k = 16",
-    "control": "searched, k = 16, answers renamed",
-    "random": "random, k = 16",
-}
+    "plain": "all of it", "familiar": "all of it, training keys", "searched": "searched, k = 16",
+    "control": "searched, k = 16, answers renamed", "random": "random, k = 16",
+}  # fmt: skip
 OTHERS = ("base", "source", "anchor_moved", "key_moved", "untouched")
 
 

@@ -10,15 +10,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anchor_interp import TASKS, Affine, Anchor, AnchorTask, preset
-from anchor_interp.runs.config import override
-from anchor_interp.sweeps.spec import Grid
+from anchor_interp import TASKS, Affine, Anchor, AnchorTask
 from anchor_interp.tasks.rules import PAPER_ANCHORS
 from claims import registered
 from common import Panels, main
 from drawing import strips
 from effects import Difference, Rise, Row, Test, grouped, values_of
-from studies import Data, Study
+from studies import Data, Grid, Study, override, preset
 
 Values = tuple[float, ...]
 CONDITIONS = {"none": None, "x + 0": 0, "x + 3": 3, "x + 17": 17}

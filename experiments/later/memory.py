@@ -14,16 +14,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anchor_interp import AnchorTask, preset
-from anchor_interp.runs.config import override
-from anchor_interp.sweeps.spec import Grid
+from anchor_interp import AnchorTask
 from anchor_interp.tasks.functions import Anchor, Override, Pair, Table
 from anchor_interp.tasks.rules import PAPER_ANCHORS
 from claims import registered
 from common import Panels, main
 from drawing import strips
 from effects import Mean, Rise, Row, equal, grouped, number_of, values_of
-from studies import Data, Study
+from studies import Data, Grid, Study, override, preset
 
 MEMORY = (5, 6, 7, 8)  # tokens of the memory anchors
 SMALL, LARGE = (0.75, 0.9), (0.3, 0.45)

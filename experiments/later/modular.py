@@ -16,9 +16,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import anchor_interp as ai
+from anchor_interp import RunConfig
 from anchor_interp.realistic.finite_sets import drawn_rows, finite_splits
-from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.sweeps.spec import Grid
 from anchor_interp.tasks.functions import Ints
 from anchor_interp.tasks.hashing import random_bits
 from claims import registered
@@ -27,7 +26,7 @@ from complexity_control import CONTROL
 from drawing import strips
 from effects import Row, Test, values_of
 from later.windows import LITTLE, LR, QUARTERS, STEPS, WARMUP, NotWorse, quarter, window
-from studies import Data, Study
+from studies import Data, Grid, Study, override
 
 CONSTANT, MUCH, BEST_QUARTER = 1.0, 3.0, 1  # tuned on runs of seed 9101
 SEEDS = tuple(range(1140, 1148))
@@ -86,13 +85,10 @@ def _start() -> RunConfig:
 def arms() -> dict[str, RunConfig]:
     """What trains at every seed."""
     start = _start()
-    quarters = {
-        f"quarter {n + 1}": window(*QUARTERS[n : n + 2], start=start, much=MUCH) for n in range(4)
-    }
-    constants = (LITTLE, CONSTANT, MUCH)
-    return {f"constant {decay:g}": override(start, weight_decay=decay) for decay in constants} | (
-        quarters
-    )
+    found = {f"constant {decay:g}": override(start, weight_decay=decay)
+             for decay in (LITTLE, CONSTANT, MUCH)}  # fmt: skip
+    return found | {f"quarter {n + 1}": window(*QUARTERS[n : n + 2], start=start, much=MUCH)
+                    for n in range(4)}  # fmt: skip
 
 
 def arm(row: Row) -> str:
@@ -111,11 +107,9 @@ def _not_worse(row: Row) -> float | None:
 
 
 RUNS = {
-    "modular": Study(
-        "constant and scheduled decay on modular addition",
-        lambda: [Grid(start, seeds=SEEDS) for start in arms().values()],
-    )
-}
+    "modular": Study("constant and scheduled decay on modular addition",
+                     lambda: [Grid(start, seeds=SEEDS) for start in arms().values()])
+}  # fmt: skip
 CLAIMS = [
     registered("modular-constant", "modular addition: constant decay does as well",
                NotWorse(_not_worse, _in(f"constant {CONSTANT:g}"), _in(f"quarter {BEST_QUARTER}"),

@@ -18,14 +18,13 @@ from statistics import mean
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.sweeps.spec import Grid
+from anchor_interp import RunConfig
 from claims import registered
 from common import Panels, main
 from complexity_control import CONTROL
 from drawing import strips
 from effects import Difference, Finding, Mean, Rise, Row, Rows, Test, grouped, values_of
-from studies import Data, Study
+from studies import Data, Grid, Study, override
 
 STEPS, LR, LITTLE, MUCH = 3_000, 1e-3, 0.01, 1.0
 GAMMAS = (0.4, 0.55, 0.7, 0.85)

@@ -7,10 +7,8 @@ Memorizing*.
 from collections.abc import Mapping
 from typing import Any
 
-from anchor_interp import Run, load, preset
-from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.sweeps.spec import Grid
-from studies import TABLES, Data
+from anchor_interp import Run, RunConfig, load
+from studies import TABLES, Data, Grid, override, preset
 
 PAPER = preset("paper-1head")  # the paper's model and training (appendix A)
 

@@ -12,7 +12,7 @@ of runs that have fitted.
 
 import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -23,10 +23,10 @@ from matplotlib.lines import Line2D
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from anchor_interp import RunConfig
 from anchor_interp.pages import style
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
 from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, panel
-from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.sweeps.diagrams import phase_diagrams
 from claims import registered
 from common import Panels, main
@@ -34,13 +34,10 @@ from curves import FITTED, by_run, curve_study, read_curves
 from effects import Difference, Mean, Rise, Row, Rows, equal, grouped
 from ledger import table
 from neurips import PAPER, at_length, until_fitted
-from studies import Data, Study, diagram
+from studies import Data, Study, diagram, override
 
 # half the paper's rates by layers, the batch being a quarter of the paper's: the noise is equal
-RATES: Mapping[int, tuple[float, ...]] = {
-    2: (1.5e-4, 1e-4, 5e-5, 1.25e-4, 7.5e-5),
-    3: (1.5e-4, 7.5e-5),
-}
+RATES = {2: (1.5e-4, 1e-4, 5e-5, 1.25e-4, 7.5e-5), 3: (1.5e-4, 7.5e-5)}
 GAMMAS = (0.35, 0.5, 0.65, 0.8, 0.95)
 CELL = ("n_layers", "gamma")
 _ANSWERS = (("x-10", "the rule", INFERENTIAL), ("x-6", "the other order's", SYMMETRIC))
@@ -123,18 +120,14 @@ def judged(rows: Rows) -> list[Row]:
 
 RUNS = {
     "figure2-wide": curve_study("gamma and depth at the paper's width", wide, witnesses),
-    "equal-length": curve_study(
-        "large and small initialisation, 12,000 steps at the paper's width", equal_length, by_run
-    ),
+    "equal-length": curve_study("large and small initialisation, 12,000 steps at the paper's width",
+                                equal_length, by_run),
     "paper-run": curve_study("the paper's whole training", whole_training, by_run),
-    "deep": Study(
-        "large initialisation in four layers at the paper's width",
-        lambda: until_fitted({0.2: 6, 0.3: 6, 0.5: 8}, 1_020_000, 4_000, n_layers=4),
-    ),
-    "depth": Study(
-        "gamma and depth on the NeurIPS task", lambda: diagram("tiny-depth", 5), ("mechanism",)
-    ),
-}
+    "deep": Study("large initialisation in four layers at the paper's width", lambda: until_fitted(
+        {0.2: 6, 0.3: 6, 0.5: 8}, 1_020_000, 4_000, n_layers=4)),
+    "depth": Study("gamma and depth on the NeurIPS task", lambda: diagram("tiny-depth", 5),
+                   ("mechanism",)),
+}  # fmt: skip
 _SEEN: dict[str, Any] = {"runs": ("figure2-wide",), "select": judged}
 _DEPTHS: dict[str, Any] = _SEEN | {"within": ("n_layers",), "apart": ("n_layers",)}
 _SMALL, _LARGE = equal(gamma=(0.8, 0.95)), equal(gamma=(0.35, 0.5))
@@ -196,10 +189,8 @@ def draw(data: Data) -> Panels:
         for letter, (column, (name, colour)) in zip("ab", shares.items(), strict=True)
         for (depth,), mine in grouped(data.rows("figure2-wide"), ("n_layers",)).items()
     ]]  # fmt: skip
-    curves, longer, whole = (
-        read_curves(RUNS[name].table(data.tables, name))
-        for name in ("figure2-wide", "equal-length", "paper-run")
-    )
+    names = ("figure2-wide", "equal-length", "paper-run")
+    curves, longer, whole = (read_curves(RUNS[n].table(data.tables, n)) for n in names)
     for (depth,), of in grouped(curves, ("n_layers",)).items():
         panels.append([(f"along training, {depth:g} layers", courses(of, "id"))])
     kinds = (("train", "training", INK), *_ANSWERS)

@@ -17,8 +17,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anchor_interp.runs.config import override
-from anchor_interp.sweeps.spec import Grid
 from anchor_interp.tasks import anchor
 from claims import registered
 from common import Panels, main
@@ -28,7 +26,7 @@ from effects import Mean, Row, Rows, never_came
 from measures import log_steps
 from neurips import PAPER
 from random_settings import NARROW
-from studies import Data, Study
+from studies import Data, Grid, Study, override
 
 
 def _complexity() -> list[Grid]:
@@ -56,14 +54,12 @@ def _complexity_400() -> list[Grid]:
 
 
 RUNS = {
-    "complexity-400": Study(
-        "inferential complexity and gamma at the paper's width", _complexity_400, ("learning",)
-    ),
-    "complexity-post": Study(
-        "inferential complexity, gamma and depth, post-LayerNorm", _complexity_post, ("learning",)
-    ),
+    "complexity-400": Study("inferential complexity and gamma at the paper's width",
+                            _complexity_400, ("learning",)),
+    "complexity-post": Study("inferential complexity, gamma and depth, post-LayerNorm",
+                             _complexity_post, ("learning",)),
     "complexity": Study("inferential complexity and gamma", _complexity, ("learning",)),
-}
+}  # fmt: skip
 
 
 def with_ratio(rows: Rows) -> list[Row]:

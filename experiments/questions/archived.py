@@ -15,14 +15,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import AnchorTask, Override, Table
-from anchor_interp.runs.config import override
-from anchor_interp.sweeps.spec import Grid
 from common import Panels, main
 from complexity_control import CONTROL
 from complexity_control.fig8_order import noise
 from drawing import strips
 from effects import Row, grouped, never_came, values_of
-from studies import Data, Study
+from studies import Data, Grid, Study, override
 
 SEEDS = tuple(range(400, 405))
 
@@ -65,10 +63,9 @@ RUNS = {
     "rates": Study("learning rate and weight decay", _rates),
     "arbitrary": Study("arbitrary mappings and gamma", _arbitrary, ("learning",)),
     "branches": Study("weight decay or learning rate changed midway", _branches),
-    "noise": Study(
-        "randomly chosen broken groups", partial(noise, range(500, 520), "pre", "gelu"), ("pairs",)
-    ),
-}
+    "noise": Study("randomly chosen broken groups", partial(noise, range(500, 520), "pre", "gelu"),
+                   ("pairs",)),
+}  # fmt: skip
 
 
 def draw(data: Data) -> Panels:

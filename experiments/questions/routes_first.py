@@ -12,14 +12,11 @@ from matplotlib.figure import Figure
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.pages.style import INK, panel
-from anchor_interp.runs.config import override
-from anchor_interp.runs.presets import preset
-from anchor_interp.sweeps.spec import Grid
 from claims import registered
 from common import Panels, main
 from drawing import GROUPS, strips
 from effects import Mean, Row, Rows, values_of
-from studies import Data, Study
+from studies import Data, Grid, Study, override, preset
 
 SETTINGS = {
     "pre, 5,000 sequences": preset("inferential"),
