@@ -309,11 +309,8 @@ class Alike(Effect):
     def measure(self, rows: Rows) -> Finding:
         """See the class."""
         (sample,), censored = self.samples(rows, self.of, lambda _: True)
-        margins, runs, size = (
-            defaultdict[Any, list[float]](list),
-            defaultdict[Any, list[Row]](list),
-            0.0,
-        )
+        margins, runs = defaultdict[Any, list[float]](list), defaultdict[Any, list[Row]](list)
+        size = 0.0
         for (phase, *_), group in grouped(sample, ("phase", *self.within)).items():
             if len(group) >= FEWEST:
                 logs = np.array(values_of(group, self.of))

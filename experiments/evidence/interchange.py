@@ -44,10 +44,8 @@ def measure(run: Run) -> Row:
     def searched(pairs: InterchangePairs) -> Subspace:
         return learn_subspace(model, pairs, SITE, DIMENSIONS, seed=0, batch_size=64, quiet=True)
 
-    found, renamed = (
-        searched(fitted),
-        [renamed_answers(task, p, seed=0) for p in (held_out, fitted)],
-    )
+    found = searched(fitted)
+    renamed = [renamed_answers(task, pairs, seed=0) for pairs in (held_out, fitted)]
     exchanges: dict[str, tuple[InterchangePairs, Subspace | None]] = {
         "plain": (held_out, None), "familiar": (familiar, None), "searched": (held_out, found),
         "control": (renamed[0], searched(renamed[1])),

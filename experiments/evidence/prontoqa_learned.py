@@ -30,9 +30,8 @@ from effects import Row
 from studies import write_csv
 
 _WORDS = Prontoqa().words
-_STOP, _EVERY, _IS, _A, _TRUE, _FALSE = map(
-    _WORDS.index, (".", "Every", "is", "a", "True", "False")
-)
+_STOP, _EVERY, _IS, _A = map(_WORDS.index, (".", "Every", "is", "a"))
+_TRUE, _FALSE = map(_WORDS.index, ("True", "False"))
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,7 @@ def coverage_curve(rows: Rows, widths: Sequence[float]) -> list[tuple[float, Rul
             name: Line(*(at.line + width * (end - at.line) for end in vars(at).values()))
             for name, at in LINES.items()
         }
-        wide = [row | {n: m and width * m for n in margins for m in [row.get(n)]} for row in kept]
+        wide = [row | {n: width * row[n] for n in margins if row.get(n)} for row in kept]
         given = np.array([verdict(fingerprint_of(row), lines).phase for row in wide])
         score = _where_named(f"{width:g}", "", kept, given)
         points.append((score.n / len(kept), score))
