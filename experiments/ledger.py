@@ -271,7 +271,8 @@ def routed(data: Data) -> list[Row]:
     def route(row: Row) -> str | None:
         if row.get("route_gathered") is None:
             return None
-        return max(get_args(RouteName), key=lambda name: float(row[f"route_{name}"]))
+        names: Sequence[str] = get_args(RouteName)
+        return max(names, key=lambda name: float(row[f"route_{name}"]))
 
     return [row | {"route": route(row)} for row in data.rows(*RANDOM)]
 

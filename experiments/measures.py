@@ -86,9 +86,9 @@ def learning(run: Run) -> Numbers:
     steps, losses = map(np.array, zip(*logged, strict=True))
     means = np.convolve(losses, np.full(_LOGGED, 1 / _LOGGED), mode="valid")
     ends = [*zip(means, steps[_LOGGED - 1 :].tolist(), strict=True)]
-    first = {name: next((float(step) for loss, step in ends if loss <= level), None)
+    first: Numbers = {name: next((float(step) for loss, step in ends if loss <= level), None)
              for name, level in LEVELS.items()}  # fmt: skip
-    return {"final_loss": float(means[-1])} | first
+    return {"final_loss": float(means[-1]), **first}
 
 
 def matched(run: Run) -> Numbers:

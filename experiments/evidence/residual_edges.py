@@ -39,7 +39,8 @@ MISSES = 3
 
 def runs(_: Path) -> Iterator[tuple[Row, ai.Run | Model]]:
     """The models."""
-    for name, of in [*((name, ai.load(name)) for name in SPECIMENS), *random_models().items()]:
+    trained: dict[str, ai.Run | Model] = {name: ai.load(name) for name in SPECIMENS}
+    for name, of in (trained | random_models()).items():
         say(f"residual_edges: {name}")
         yield {"model": name}, of
 

@@ -197,11 +197,12 @@ def points(of: TaskRuns, rows: Rows, told: str) -> Figure:
     sizes = sorted({row["n_sequences"] for row in rows}) if told else []
     colours = dict(zip(sizes, QUALITATIVE, strict=False))
     with panel(2.75, 2.9) as (figure, axes):
-        for row in having(having(of.select(rows), rank_share), of.unseen):
+        shown = having(having(of.select(rows), rank_share), of.unseen)
+        numbers = (values_of(shown, number) for number in (rank_share, of.unseen))
+        for row, x, y in zip(shown, *numbers, strict=True):
             colour = colours.get(row["n_sequences"], QUALITATIVE[0])
             face = colour if row["run_id"] in fitted else "none"
-            axes.scatter(rank_share(row), row[of.unseen], s=14, facecolor=face, edgecolor=colour,
-                         linewidth=0.7)  # fmt: skip
+            axes.scatter(x, y, s=14, facecolor=face, edgecolor=colour, linewidth=0.7)
         names = {f"n = {size:,}": colour for size, colour in colours.items()}
         for label, colour in (names or {"fitted": QUALITATIVE[0]}).items():
             axes.scatter([], [], s=14, color=colour, label=label)

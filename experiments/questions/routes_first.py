@@ -76,8 +76,8 @@ def both(rows: Rows) -> Figure:
     with panel(3.4, 3.2) as (figure, axes):
         for place, name in enumerate(SETTINGS):
             mine = [row for row in rows if setting(row) == name and lead(row) is not None]
-            steps = [[row[of] for row in mine] for of in ("route_step", "answers_step")]
-            axes.scatter(*steps, 18, color=GROUPS[place])
+            x, y = ([row[of] for row in mine] for of in ("route_step", "answers_step"))
+            axes.scatter(x, y, 18, color=GROUPS[place])
         low, high = axes.get_xlim()
         axes.axline((low, low), (high, high), color=INK, linewidth=0.8, linestyle=":")
         axes.set(xlabel="step of the inferential route", ylabel="step of the answers by the rule")
