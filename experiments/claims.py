@@ -187,7 +187,8 @@ def _judged(
     others = _found(claim, rest, False) if n_known else None
     return Judgement(
         claim.name, verdict, reason, replace(found, parts={}, also={}), q,
-        at_equal_settings=None if equal is None else equal.effect >= claim.least and equal.p <= LEVEL,
+        at_equal_settings=None if equal is None
+        else equal.effect >= claim.least and equal.p <= LEVEL,
         parts=parts,
         also=_judged_parts(found.also, claim.least),
         known=n_known,

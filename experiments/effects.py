@@ -247,7 +247,7 @@ class OverSetting(Effect):
     only: Test = lambda _: True
     sign: int = 1  # -1 where the claim is that the number falls
 
-    find_over: ClassVar[staticmethod[[Sequence[Stratum]], Estimate | None]]
+    find_over: ClassVar["staticmethod[[Sequence[Stratum]], Estimate | None]"]
     nothing: ClassVar[tuple[str, str]]  # the problem without an effect, and its note
 
     def measure(self, rows: Rows) -> Finding:
