@@ -72,11 +72,11 @@ def numbered(rows: Rows) -> list[Row]:
     return [row | {"phase": PHASE_OF[row["phase"]]} for row in rows if row["phase"] in PHASE_OF]
 
 
-_PAPERS = equal(task="complexity-control")  # anchors
+_PAPER_ANCHORS = equal(task="complexity-control")
 
 
-def _moved(row: Row) -> bool:
-    return not _PAPERS(row)
+def _other_anchors(row: Row) -> bool:
+    return not _PAPER_ANCHORS(row)
 
 
 _SETTINGS = ("gamma", "gamma_qk", "weight_decay")
@@ -126,7 +126,7 @@ CLAIMS = [
         "to that of the other runs of its phase, task and layout; each phase counts alike",
         note="150, 55 and 10 are read off the colours of figure 5C.", known=KNOWN_PRE),
     Claim("moved-steps", "other anchors move the embedding's steps",
-        Difference(moved, _moved, _PAPERS, runs=("steps",)), least=4.0,
+        Difference(moved, _other_anchors, _PAPER_ANCHORS, runs=("steps",)), least=4.0,
         source="our prediction, from C VI-B",
         asks="With anchors whose differences are sums of 2 and 5 the embedding has steps of 2 and "
         "5.",
@@ -146,7 +146,7 @@ def draw(data: Data) -> Panels:
     numbers = {"condensation": "mean |cosine|", "embedding_smooth": "smooth share"}
     ranks = by_phase(data.rows("decay"), {"rank_share": "stable rank / initial"}, strata=False)
     found = data.rows("steps")
-    steps = ("differences of 3 and 4", _PAPERS), ("differences of 2 and 5", _moved)
+    steps = ("differences of 3 and 4", _PAPER_ANCHORS), ("differences of 2 and 5", _other_anchors)
     return [
         *panels,
         *post_runs(data, **numbers),
