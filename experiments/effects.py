@@ -351,6 +351,11 @@ def equal(**wanted: Any) -> Test:
     return holds
 
 
+def among(of: Callable[[Row], Any], *values: Any) -> Test:
+    """Runs of which ``of`` says one of these values."""
+    return lambda row: of(row) in values
+
+
 def number_of(row: Row, column: str) -> float | None:
     """A column as a number; None if it is empty. A missing column is a KeyError."""
     return _finite(row[column], row, column)

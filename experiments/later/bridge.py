@@ -15,7 +15,7 @@ from anchor_interp.tasks.rules import PAPER_ANCHORS
 from claims import registered
 from common import Panels, main
 from drawing import strips
-from effects import Difference, Rise, Row, Test, grouped, values_of
+from effects import Difference, Rise, Row, among, grouped, values_of
 from studies import Data, Grid, Study, override, preset
 
 Values = tuple[float, ...]
@@ -51,14 +51,13 @@ def step(row: Row) -> float:
     return FAR[condition(row)] or 0
 
 
-def _under(name: str) -> Test:
-    return lambda row: condition(row) == name
+_FREE = ("task", "d_vocab")
 
 
 def _more(name: str, than: str) -> Difference:
     """The OOD accuracy under one condition minus that under another, at equal settings."""
     # seeds cross settings: clusters were added after the verdicts (docs/claims.md, at its end)
-    return Difference("ood_accuracy", _under(name), _under(than), ("task", "d_vocab"),
+    return Difference("ood_accuracy", among(condition, name), among(condition, than), _FREE,
                       runs=("bridge",), within=("gamma", "weight_decay"),
                       cluster=("seed",))  # fmt: skip
 
@@ -75,8 +74,8 @@ CLAIMS = [
     registered("bridge-step", "x + 3 does more than an identity", _more("x + 3", "x + 0")),
     registered("bridge-near", "x + 3 does more than x + 17", _more("x + 3", "x + 17")),
     registered("bridge-far", "gamma 0.7: a far step leads to the rule",
-               Difference("ood_accuracy", _under("x + 17"), _under("none"), ("task", "d_vocab"),
-                          runs=("far",))),
+               Difference("ood_accuracy", among(condition, "x + 17"), among(condition, "none"),
+                          _FREE, runs=("far",))),
     registered("bridge-distance", "gamma 0.7: the further the step, the more rule",
                Rise("ood_accuracy", step, lambda row: condition(row) != "none", runs=("far",))),
 ]  # fmt: skip
@@ -88,12 +87,13 @@ def draw(data: Data) -> Panels:
     for (decay,), rows in grouped(data.rows("bridge"), ("weight_decay",)).items():
         found = {f"{name}\ngamma {gamma:g}": values_of(mine, "ood_accuracy")
                  for name in CONDITIONS
-                 for (gamma,), mine in grouped([r for r in rows if condition(r) == name],
+                 for (gamma,), mine in grouped([*filter(among(condition, name), rows)],
                                                ("gamma",)).items()}  # fmt: skip
         drawn = strips(found, "OOD accuracy", reference=0.5, shares=True)
         panels.append([(f"weight decay {decay:g}", drawn)])
     far = data.rows("far")
-    found = {name: values_of(list(filter(_under(name), far)), "ood_accuracy") for name in FAR}
+    found = {name: values_of([*filter(among(condition, name), far)], "ood_accuracy")
+             for name in FAR}  # fmt: skip
     drawn = strips(found, "OOD accuracy", reference=0.5, shares=True)
     return [*panels, [("gamma 0.7, weight decay 0.01, other seeds", drawn)]]
 

@@ -24,7 +24,7 @@ from claims import registered
 from common import Panels, main
 from complexity_control import CONTROL
 from drawing import strips
-from effects import Row, Test, values_of
+from effects import Row, among, values_of
 from later.windows import LITTLE, LR, QUARTERS, STEPS, WARMUP, NotWorse, quarter, window
 from studies import Data, Grid, Study, override
 
@@ -96,14 +96,9 @@ def arm(row: Row) -> str:
     return quarter(row) or f"constant {row['weight_decay']:g}"
 
 
-def _in(name: str) -> Test:
-    return lambda row: arm(row) == name
-
-
 def _not_worse(row: Row) -> float | None:
     accuracy: float | None = row["id_accuracy"]
-    constant = arm(row).startswith("constant")
-    return accuracy + 0.1 if constant and accuracy is not None else accuracy
+    return accuracy if accuracy is None or quarter(row) else accuracy + 0.1
 
 
 RUNS = {
@@ -112,18 +107,17 @@ RUNS = {
 }  # fmt: skip
 CLAIMS = [
     registered("modular-constant", "modular addition: constant decay does as well",
-               NotWorse(_not_worse, _in(f"constant {CONSTANT:g}"), _in(f"quarter {BEST_QUARTER}"),
-                        ("weight_decay",), runs=("modular",)), note="0.1 is added"),
+               NotWorse(_not_worse, among(arm, f"constant {CONSTANT:g}"),
+                        among(arm, f"quarter {BEST_QUARTER}"), ("weight_decay",),
+                        runs=("modular",)), note="0.1 is added"),
 ]  # fmt: skip
 
 
 def draw(data: Data) -> Panels:
     """Accuracy on pairs that training leaves out, by arm."""
     rows = data.rows("modular")
-    found = {}
-    for name in arms():
-        mine = [row for row in rows if arm(row) == name]
-        found[name.replace(" ", "\n")] = values_of(mine, "id_accuracy")
+    found = {name.replace(" ", "\n"): values_of([*filter(among(arm, name), rows)], "id_accuracy")
+             for name in arms()}  # fmt: skip
     drawn = strips(found, "accuracy", reference=0.5, shares=True)
     return [[("pairs that training leaves out", drawn)]]
 
