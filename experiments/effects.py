@@ -19,7 +19,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -130,7 +130,7 @@ class Effect(ABC):
         kept, left = _apart(
             rows, lambda r: r["status"] == "done" and (self.unconverged or not r["censored"])
         )
-        found = [having([*filter(test, kept)], number) for test in tests]
+        found = [having(filter(test, kept), number) for test in tests]
         return found, sum(any(test(row) for test in tests) for row in left)
 
     def unanswerable(self, *kinds: Rows) -> str:
@@ -368,12 +368,12 @@ def value_of(row: Row, number: Number) -> float | None:
     return _finite(number(row), row, _named(number))
 
 
-def values_of(rows: Rows, number: Number) -> list[float]:
+def values_of(rows: Iterable[Row], number: Number) -> list[float]:
     """The number of every run that has it."""
     return [value for row in rows if (value := value_of(row, number)) is not None]
 
 
-def having(rows: Rows, number: Number) -> list[Row]:
+def having(rows: Iterable[Row], number: Number) -> list[Row]:
     """The runs that have a number."""
     return [row for row in rows if value_of(row, number) is not None]
 
@@ -400,7 +400,7 @@ def never_came(row: Row) -> bool:
     return row.get("steps_to_loss") is None
 
 
-def grouped(rows: Rows, columns: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
+def grouped(rows: Iterable[Row], columns: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
     """Runs by the values of some columns, in the order of the values."""
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:

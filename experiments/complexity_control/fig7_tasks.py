@@ -335,7 +335,7 @@ def over_data(rows: Rows, of: Number, fits: Test, label: str = "accuracy") -> Fi
                 for row, value in zip(mine, values_of(mine, of), strict=True):
                     face = colour if fits(row) else "none"
                     axes.plot(at, value, "o", color=colour, mfc=face, ms=4, alpha=0.7)
-                fitted = values_of([*filter(fits, mine)], of)
+                fitted = values_of(filter(fits, mine), of)
                 if 2 * len(fitted) > len(mine):
                     axes.plot([at - 0.08, at + 0.08], [mean(fitted)] * 2, color=colour, lw=2)
         axes.plot([], [], "o", color=INK, mfc="none", label="hollow: not fitted")

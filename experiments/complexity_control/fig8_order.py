@@ -171,7 +171,7 @@ def draw(data: Data) -> Panels:
     """Steps over complexity, when each pair is learned, and what decides the claims."""
     speed, pairs = data.rows("complexity-post"), data.rows("pairs-post")
     large, small = (over_depth([*filter(equal(gamma=gamma), speed)]) for gamma in (0.45, 0.7))
-    ratios = {name: [*map(math.exp, values_of([*filter(kind, pairs)], slowed))]
+    ratios = {name: [*map(math.exp, values_of(filter(kind, pairs), slowed))]
               for name, kind in (("(3, 4) broken", _broken), ("no pair broken", _unbroken))
               }  # fmt: skip
     decides = strips(ratios, "steps of the pairs of 3 and 4 / of the others", reference=1)

@@ -87,12 +87,12 @@ def draw(data: Data) -> Panels:
     for (decay,), rows in grouped(data.rows("bridge"), ("weight_decay",)).items():
         found = {f"{name}\ngamma {gamma:g}": values_of(mine, "ood_accuracy")
                  for name in CONDITIONS
-                 for (gamma,), mine in grouped([*filter(among(condition, name), rows)],
+                 for (gamma,), mine in grouped(filter(among(condition, name), rows),
                                                ("gamma",)).items()}  # fmt: skip
         drawn = strips(found, "OOD accuracy", reference=0.5, shares=True)
         panels.append([(f"weight decay {decay:g}", drawn)])
     far = data.rows("far")
-    found = {name: values_of([*filter(among(condition, name), far)], "ood_accuracy")
+    found = {name: values_of(filter(among(condition, name), far), "ood_accuracy")
              for name in FAR}  # fmt: skip
     drawn = strips(found, "OOD accuracy", reference=0.5, shares=True)
     return [*panels, [("gamma 0.7, weight decay 0.01, other seeds", drawn)]]

@@ -116,7 +116,7 @@ CLAIMS = [
 def draw(data: Data) -> Panels:
     """Accuracy on pairs that training leaves out, by arm."""
     rows = data.rows("modular")
-    found = {name.replace(" ", "\n"): values_of([*filter(among(arm, name), rows)], "id_accuracy")
+    found = {name.replace(" ", "\n"): values_of(filter(among(arm, name), rows), "id_accuracy")
              for name in arms()}  # fmt: skip
     drawn = strips(found, "accuracy", reference=0.5, shares=True)
     return [[("pairs that training leaves out", drawn)]]

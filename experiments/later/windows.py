@@ -171,7 +171,7 @@ def draw(data: Data) -> Panels:
     panels = []
     for study, of in {"windows": arm, "onsets": onset, "edge": onset}.items():
         for (gamma,), rows in grouped(data.rows(study), ("gamma",)).items():
-            found = {name: values_of([*filter(among(of, place), rows)], "ood_accuracy")
+            found = {name: values_of(filter(among(of, place), rows), "ood_accuracy")
                      for place, name in names[study].items()}  # fmt: skip
             drawn = strips(found, "OOD accuracy", reference=0.5, shares=True, heads=heads)
             panels.append([(f"gamma {gamma:g}", drawn)])

@@ -63,7 +63,7 @@ def setting(row: Row) -> str:
 def draw(data: Data) -> Panels:
     """The steps of both in every run, and the log ratio by setting."""
     rows = data.rows("routes-first")
-    found = {name.replace(", ", "\n"): values_of([*filter(among(setting, name), rows)], lead)
+    found = {name.replace(", ", "\n"): values_of(filter(among(setting, name), rows), lead)
              for name in SETTINGS}  # fmt: skip
     return [
         [("steps at which both pass one half", both(rows)),
@@ -75,7 +75,7 @@ def both(rows: Rows) -> Figure:
     """The step of the answers over that of the route: a mark a run, a colour a setting."""
     with panel(3.4, 3.2) as (figure, axes):
         for place, name in enumerate(SETTINGS):
-            mine = having([*filter(among(setting, name), rows)], lead)
+            mine = having(filter(among(setting, name), rows), lead)
             x, y = ([row[of] for row in mine] for of in ("route_step", "answers_step"))
             axes.scatter(x, y, 18, color=GROUPS[place])
         low, high = axes.get_xlim()
