@@ -82,7 +82,7 @@ def main(file: str, arguments: Sequence[str] | None = None) -> int:
     return exit_code(path.stem, work)
 
 
-def exit_code(name: str, work: Callable[[], int]) -> int:
+def exit_code(name: str, work: Callable[[], int | None]) -> int:
     """The exit code of a command; an error is one line on standard error."""
     logger = logging.getLogger("anchor_interp")
     handler, level = logging.StreamHandler(), logger.level
@@ -90,7 +90,7 @@ def exit_code(name: str, work: Callable[[], int]) -> int:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        return work()
+        return work() or 0
     except KeyboardInterrupt:
         logger.error("interrupted; what was done is kept, and the same command resumes")
         return 130
