@@ -126,7 +126,7 @@ def over(rows: Rows, column: str, colour: str, scale: str) -> Figure:
             axes.plot(*zip(*means, strict=True), line, color=INK, linewidth=1)
             axes.plot([], [], line, color=INK, marker=marker, mfc=fill, mec=colour,
                       label=f"width {width}")  # fmt: skip
-        best = "best share of (4, 3) in figure 2's steps"
+        best = "best share in figure 2's steps"
         axes.set(xscale="log", xlabel=scale, ylabel=best, ylim=(-0.03, 1.03))
         low, high = axes.get_xlim()
         ticks = [x for x in (0.003, 0.01, 0.03, 0.1, 0.3, 1.0) if low < x < high]
