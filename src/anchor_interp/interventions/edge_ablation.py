@@ -254,9 +254,9 @@ class EdgeAblation(Readable):
     def _sets(self, sets: _Sets) -> Bool[np.ndarray, "circuit *edge"]:
         """Sets of edges as an array."""
         given = np.asarray(sets.cpu() if isinstance(sets, Tensor) else sets)
-        if given.dtype != np.bool_ or given.shape[1:] != self.reachable.shape:
-            each = self.reachable.shape
-            raise ConfigError(f"sets are {given.dtype} {given.shape}; expected bool (n, *{each})")
+        if given.dtype != np.bool_ or given.shape[1:] != self.reachable.shape or not len(given):
+            expected = f"expected bool (n, *{self.reachable.shape}), at least one"
+            raise ConfigError(f"sets are {given.dtype} {given.shape}; {expected}")
         return given
 
     def _aligned(self, sequences: Inputs) -> Examples:

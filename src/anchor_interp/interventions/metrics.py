@@ -161,9 +161,14 @@ def _picked(values: Tensor, answers: np.ndarray) -> Tensor:
 
 def _check_examples(own: Any, patched: Tensor) -> None:
     """Refuse logits of other examples than those that a metric is of."""
+    mine, theirs = _counted(own[..., 0]), _counted(patched[..., 0])
+    if mine != theirs:
+        raise ConfigError(
+            f"the metric is of {mine} examples, {theirs} are patched; make it of these"
+        )
     if own.shape != patched.shape:
-        mine, theirs = _counted(own[..., 0]), _counted(patched[..., 0])
-        raise ConfigError(f"the metric is of {mine} examples, {theirs} are patched")
+        has = f"the clean answers are among {own.shape[-1]} tokens, the patched among"
+        raise ConfigError(f"{has} {patched.shape[-1]}; expected the same model's")
 
 
 def _counted(answers: Any) -> str:

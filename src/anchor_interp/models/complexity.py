@@ -12,12 +12,16 @@ depends on, :attr:`Complexity.effective` on neither:
 * dead heads, which write nothing (OV = 0): their queries, keys and values count all the same.
 
 With rotary positions only rotations that commute with them are free, and QK is the map between
-equal positions. No LayerNorm gain is folded in. Matrices of any other module have a row for each
-number that an output is a sum over, a column for each output, and no heads. Where queries, keys and
-values are in one matrix, a table of architectures (:mod:`anchor_interp.models.parameters`) splits
-it; without one it is measured whole and is called ``fused``.
+equal positions. No LayerNorm gain is folded in. What TransformerLens does to weights (gains folded,
+outputs centred, heads refactored) changes these numbers and no output; a warning tells of folded
+gains, since the rest leaves no trace. Matrices of any other module have a row for each number that
+an output is a sum over, a column for each output, and no heads. Where queries, keys and values are
+in one matrix, a table of architectures (:mod:`anchor_interp.models.parameters`) splits it; without
+one it is measured whole and is called ``fused``.
 """
 
+import functools
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -47,6 +51,7 @@ from anchor_interp.models.matrix_complexity import (
 from anchor_interp.models.parameters import Parameter, is_fused, parameters
 from anchor_interp.models.transformer import HookedTransformer, check_model, is_transformer
 
+_LOGGER = logging.getLogger(__name__)
 _INSIDE_A_HEAD = ("W_Q", "W_K", "W_V", "W_O")
 _QUERIES = r"(?i)(^|\.)(to_|w_?)?(q|query)(_proj|_lin|_attn)?$"
 
@@ -272,7 +277,8 @@ def main_numbers(model: Any, initial: Any = None) -> tuple[Numbers, Numbers]:
     last, first = _main_matrices(model), _main_matrices(initial)
     own, given = ([tuple(matrix.shape) for matrix in matrices] for matrices in (last, first))
     if own and given and own != given:
-        raise ConfigError(f"initial has a matrix of shape {given[0]}; the model has {own[0]}")
+        what = f"initial has a matrix of shape {given[0]}; the model has {own[0]}"
+        raise ConfigError(f"{what}; expected the same model before training")
 
     def mean(measure: Callable[[Tensor], float], matrices: Sequence[Tensor]) -> float | None:
         values = [value for each in matrices if (value := measured(measure, each)) is not None]
@@ -296,7 +302,24 @@ def _main_matrices(model: Any) -> list[Tensor]:
 
 def first_query_matrix(model: Any) -> Float[Tensor, "d_model neuron"]:
     """W_Q in layer 0 of a HookedTransformer with its heads merged."""
+    _warn_of_processing(model)
     return merge_heads(model.blocks[0].attn.W_Q.detach())
+
+
+def _warn_of_processing(model: Any) -> None:
+    """Warn if a HookedTransformer or a TransformerBridge shows that its weights were processed."""
+    kind = model.cfg.normalization_type
+    if kind in ("LNPre", "RMSPre") or getattr(model, "_weights_processed", False):
+        _warn_of_folding(kind)
+
+
+@functools.cache
+def _warn_of_folding(kind: str) -> None:
+    _LOGGER.warning(
+        "normalization_type is %s: if gains were folded into the weights, measures are not those of "
+        "the trained weights; load them without processing (from_pretrained_no_processing)",
+        kind,
+    )
 
 
 def _with_starts(model: Any, initial: Any) -> Iterator[tuple[_Weight, _Weight | None]]:
@@ -329,10 +352,14 @@ def _weights(model: Any) -> Iterator[_Weight]:
                 yield _Weight(f"{place}.{name}", None, None, matrix[:, units], None, True)
         return
     check_weights(model)
+    _warn_of_processing(model)
     yield _Weight("W_E", None, None, model.embed.W_E.detach())
     if hasattr(model, "pos_embed"):
         yield _Weight("W_pos", None, None, model.pos_embed.W_pos.detach())
-    for layer, block in enumerate(model.blocks):
+    layers = list(model.blocks)
+    for layer, block in enumerate(layers):
+        if block in layers[:layer]:
+            continue
         attn = block.attn
         for name in ("W_Q", "W_K", "W_V"):
             # grouped queries store keys and values once a group, under _W_K and _W_V

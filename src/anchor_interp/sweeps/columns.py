@@ -6,7 +6,7 @@ Settings vary between runs; rows are grouped, named and chosen by their values.
 import dataclasses
 import difflib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
 from typing import Any, Literal, get_args
@@ -220,7 +220,8 @@ def rows_where(
     kept = list(rows)
     columns = sorted({column for row in rows for column in row}) if where else []
     for name, wanted in where.items():
-        values = tuple(wanted) if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
+        several = isinstance(wanted, Collection) and not isinstance(wanted, str)
+        values = tuple(wanted) if several else (wanted,)
         check_column(name, "where", columns)
         before, kept = kept, [r for r in kept if plain(r.get(name)) in map(plain, values)]
         if not kept:

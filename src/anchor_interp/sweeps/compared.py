@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import shown
+from anchor_interp._util.schema import checked, shown
 from anchor_interp.sweeps.columns import (
     CIRCUMSTANCES,
     TableRow,
@@ -60,6 +60,8 @@ def compared(
     where: Mapping[str, Any],
 ) -> Compared:
     """The runs that a question is about; arguments as of :func:`anchor_interp.effect`."""
+    for name in (of, on, *within, *cluster, *checked(where, Mapping, "where")):
+        checked(name, str, "the name of a column")
     given = _rows(table)
     for row in given:
         row |= {n: plain(row[n]) for n in {of, on, *within, *cluster, *where} & row.keys()}
