@@ -8,11 +8,12 @@ happens to broadcast, and returns cached activations that a later hook may still
 import contextlib
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anchor_interp._util.errors import HookError
 from anchor_interp._util.schema import shown, suggestion
@@ -175,8 +176,13 @@ def recording(names: Iterable[str], into: dict[str, Tensor]) -> dict[str, Edit]:
 
 def _check_hooks(model: HookedTransformer, names: Iterable[str]) -> None:
     """Raise a HookError for a hook that the model lacks, that cannot fire or has two layers."""
-    if not is_bridge(model):
-        _check_apart(model)
+    parts = [x for block in model.blocks for x in block.modules() if hasattr(x, "fwd_hooks")]
+    shared = [part.name for part, often in Counter(parts).items() if often > 1]
+    if shared and not is_bridge(model):
+        remedy = "give each its own (copy.deepcopy), then call model.setup()"
+        raise HookError(
+            f"two layers share a module, and a hook on {shared[0]} acts in both; {remedy}"
+        )
     for name in names:
         if name not in model.hook_dict:
             close = suggestion(str(name), model.hook_dict)
@@ -189,18 +195,6 @@ def _check_hooks(model: HookedTransformer, names: Iterable[str]) -> None:
         if gate == "use_attn_in" and model.cfg.use_split_qkv_input:  # which takes its place
             without = "acts only without model.cfg.use_split_qkv_input"
             raise HookError(f"{name} {without}; unset it first")
-
-
-def _check_apart(model: HookedTransformer) -> None:
-    """HookError if two layers share a part: an edit of one would act in both."""
-    first: dict[nn.Module, str] = {}
-    for name, part in model.blocks.named_modules(remove_duplicate=False):
-        if first.setdefault(part, name) != name and any(
-            hasattr(x, "fwd_hooks") for x in part.modules()
-        ):
-            both = f"blocks.{first[part]} and blocks.{name} are one module"
-            remedy = "give each its own (copy.deepcopy), then call model.setup()"
-            raise HookError(f"{both}, so a hook acts in both; {remedy}")
 
 
 def _kind(value: Any) -> str:

@@ -293,8 +293,6 @@ def _main_matrices(model: Any) -> list[Tensor]:
     """The matrices whose mean :func:`main_numbers` takes; none of None."""
     if not isinstance(model, nn.Module):
         return []
-    if is_transformer(model):
-        return [first_query_matrix(model)]
     every = list(_weights(model))
     queries = [weight.left for weight in every if re.search(_QUERIES, weight.name)]
     return queries[:1] or [weight.left for weight in every]
@@ -302,24 +300,16 @@ def _main_matrices(model: Any) -> list[Tensor]:
 
 def first_query_matrix(model: Any) -> Float[Tensor, "d_model neuron"]:
     """W_Q in layer 0 of a HookedTransformer with its heads merged."""
-    _warn_of_processing(model)
-    return merge_heads(model.blocks[0].attn.W_Q.detach())
-
-
-def _warn_of_processing(model: Any) -> None:
-    """Warn if a HookedTransformer or a TransformerBridge shows that its weights were processed."""
-    kind = model.cfg.normalization_type
-    if kind in ("LNPre", "RMSPre") or getattr(model, "_weights_processed", False):
-        _warn_of_folding(kind)
+    return _main_matrices(model)[0]
 
 
 @functools.cache
-def _warn_of_folding(kind: str) -> None:
-    _LOGGER.warning(
-        "normalization_type is %s: if gains were folded into the weights, measures are not those of "
-        "the trained weights; load them without processing (from_pretrained_no_processing)",
-        kind,
-    )
+def _warn_of_processing(kind: str | None, is_processed: bool) -> None:
+    if kind in ("LNPre", "RMSPre") or is_processed:
+        _LOGGER.warning(
+            "normalization_type is %s: if gains were folded into the weights, measures are not of "
+            "the trained weights; load them unprocessed (from_pretrained_no_processing)", kind,
+        )  # fmt: skip
 
 
 def _with_starts(model: Any, initial: Any) -> Iterator[tuple[_Weight, _Weight | None]]:
@@ -352,7 +342,7 @@ def _weights(model: Any) -> Iterator[_Weight]:
                 yield _Weight(f"{place}.{name}", None, None, matrix[:, units], None, True)
         return
     check_weights(model)
-    _warn_of_processing(model)
+    _warn_of_processing(model.cfg.normalization_type, getattr(model, "_weights_processed", False))
     yield _Weight("W_E", None, None, model.embed.W_E.detach())
     if hasattr(model, "pos_embed"):
         yield _Weight("W_pos", None, None, model.pos_embed.W_pos.detach())

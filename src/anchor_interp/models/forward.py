@@ -68,7 +68,7 @@ def last_logits(
             and without its padding.
     """
     if callable(model) and not is_transformer(model) and not isinstance(tokens, Rows):
-        return check_finite(called_logits(model, as_examples(tokens)), "the model's logits")
+        return called_logits(model, as_examples(tokens))
     logits = answer_logits(model, finite_rows(model, tokens))
     return check_finite(logits, "the model's logits")
 
@@ -80,8 +80,8 @@ def called_logits(model: Any, examples: Examples) -> Float[Tensor, "batch *k d_v
     if isinstance(model, nn.Module):
         check_dropout(model)
     starts = range(0, len(examples), _CALLED)
-    logits = torch.cat([_called(model, examples[start : start + _CALLED]) for start in starts])
-    _check_alone(model, examples, logits)
+    parts = [_called(model, examples[start : start + _CALLED]) for start in starts]
+    _check_alone(model, examples, logits := check_finite(torch.cat(parts), "the model's logits"))
     return logits
 
 
@@ -122,10 +122,12 @@ def _check_alone(model: Any, examples: Examples, logits: Tensor) -> None:
     before = np.arange(tokens.shape[1]) <= examples.at[:, None]  # counts more than what follows
     row = int((~inside * (1 + before * tokens.shape[1])).sum(1).argmax())
     at = (inside[row].cumsum() - 1)[examples.each_at[row]]
-    alone = _called(model, Examples(tokens[row : row + 1, inside[row]], at=at[None]))
-    own, off = logits[row].double(), float((logits[row] - alone[0]).abs().amax())
-    if off > rounding(logits, logits.dtype) * float(own.abs().amax()) + float(own.std()) / 20:
-        reason = "other rows, its padding or chance (such as dropout) changed its logits"
+    alone = _called(model, Examples(tokens[row : row + 1, inside[row]], at=at[None]))[0].double()
+    own = logits[row].double()
+    eps = torch.finfo(logits.dtype).eps if logits.is_floating_point() else 0.0
+    most = eps**0.5 * own.abs().amax() + own.std(correction=0) / 20
+    if not (own - alone).abs().amax() <= most:
+        reason = "other rows, padding or chance (such as dropout) changed its logits"
         expected = "expected model.eval(), and a model that heeds attention_mask and position_ids"
         raise ConfigError(f"row {row} by itself has another answer: {reason}; {expected}")
 

@@ -10,7 +10,7 @@ so many runs of this spread find with 80 %.
 
 import functools
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -329,10 +329,7 @@ def effect(
         where: The value, or a list of values, to keep, by column.
     """
     checked(least, float, "least", low=0)
-    within, cluster = (
-        [*x] if isinstance(x, Collection) and not isinstance(x, str) else [x]
-        for x in (within, cluster)
-    )
+    within, cluster = ([x] if isinstance(x, str | int) else [*x] for x in (within, cluster))
     asked: dict[str, Any] = {"within": within, "between": between, "cluster": cluster}
     found = compared(table, of, on, where=where or {}, **asked)
     kinds = found.between
