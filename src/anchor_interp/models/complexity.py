@@ -48,7 +48,7 @@ from anchor_interp.models.matrix_complexity import (
     numbers,
     stable_rank,
 )
-from anchor_interp.models.parameters import Parameter, is_fused, parameters
+from anchor_interp.models.parameters import Parameter, is_fused, parameters, unwrapped
 from anchor_interp.models.transformer import HookedTransformer, check_model, is_transformer
 
 _LOGGER = logging.getLogger(__name__)
@@ -293,23 +293,21 @@ def _main_matrices(model: Any) -> list[Tensor]:
     """The matrices whose mean :func:`main_numbers` takes; none of None."""
     if not isinstance(model, nn.Module):
         return []
+    if is_transformer(model):
+        return [first_query_matrix(model)]
     every = list(_weights(model))
-    queries = [weight.left for weight in every if re.search(_QUERIES, weight.name)]
-    return queries[:1] or [weight.left for weight in every]
+    queries = [weight for weight in every if re.search(_QUERIES, unwrapped(weight.name))]
+    merged = [re.sub(r"heads\.\d+\.", "", weight.name) for weight in queries]
+    first = [x.left for x, name in zip(queries, merged, strict=True) if name == merged[0]]
+    return [torch.cat(first, 1)] if first else [weight.left for weight in every]
 
 
 def first_query_matrix(model: Any) -> Float[Tensor, "d_model neuron"]:
     """W_Q in layer 0 of a HookedTransformer with its heads merged."""
-    return _main_matrices(model)[0]
+    return next(weight.left for weight in _weights(model) if weight.name == "W_Q")
 
 
-@functools.cache
-def _warn_of_processing(kind: str | None, is_processed: bool) -> None:
-    if kind in ("LNPre", "RMSPre") or is_processed:
-        _LOGGER.warning(
-            "normalization_type is %s: if gains were folded into the weights, measures are not of "
-            "the trained weights; load them unprocessed (from_pretrained_no_processing)", kind,
-        )  # fmt: skip
+_warn = functools.cache(_LOGGER.warning)  # once
 
 
 def _with_starts(model: Any, initial: Any) -> Iterator[tuple[_Weight, _Weight | None]]:
@@ -335,6 +333,8 @@ def _weights(model: Any) -> Iterator[_Weight]:
     if not is_transformer(model):
         for each in _tensors(model, are_measured=True):
             place, matrix = each.place, check_finite(each.matrix, f"the values of {each.name}")
+            if "base_layer" in place:
+                _warn(f"{place} is measured without its adapter; merge them (merge_and_unload)")
             if not each.parts:
                 in_head = each.group in ("qk", "vo") or is_fused(place)
                 yield _Weight(place, None, None, matrix, None, in_head)
@@ -342,7 +342,10 @@ def _weights(model: Any) -> Iterator[_Weight]:
                 yield _Weight(f"{place}.{name}", None, None, matrix[:, units], None, True)
         return
     check_weights(model)
-    _warn_of_processing(model.cfg.normalization_type, getattr(model, "_weights_processed", False))
+    kind = model.cfg.normalization_type
+    if kind in ("LNPre", "RMSPre") or getattr(model, "_weights_processed", False):
+        _warn(f"normalization_type is {kind}: if TransformerLens folded gains into the weights, "
+              "measures are not of the trained ones; load them unprocessed")  # fmt: skip
     yield _Weight("W_E", None, None, model.embed.W_E.detach())
     if hasattr(model, "pos_embed"):
         yield _Weight("W_pos", None, None, model.pos_embed.W_pos.detach())
