@@ -112,13 +112,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "one layer twice": (lambda: ai.patch(
         changed(lambda m: m.blocks.__setitem__(1, m.blocks[0])), *PAIRS,
         [ai.Site("resid_post", 0, "key")], METRIC),
-        "two layers share a module, and a hook on blocks.0.* acts in both; give each its own"),
+        "layers share blocks.0.*, so a hook acts in all of them; give each its own"),
     "one attention twice": (lambda: ai.attribute_logits(
         changed(lambda m: setattr(m.blocks[1], "attn", m.blocks[0].attn)), PAIRS[0]),
-        "two layers share a module, and a hook on blocks.0.attn"),
+        "layers share blocks.0.attn"),
     "other outputs": (lambda: ai.kl_divergence(
         small_exact("symmetric", "pre"), PAIRS[0])(torch.zeros(12, 7)),
-        "the clean answers are among 42 tokens, the patched among 7; expected the same"),
+        "the metric is of 42 output tokens, the patched model has 7; expected the same"),
     "several columns": (lambda: ai.effect([{"x": 1, "y": 2}], of=["x"], on="y"),  # type: ignore
                         r"the name of a column is \['x'\]; expected a text"),
     "a number for columns": (lambda: ai.effect([{"x": 1, "y": 2}], of="x", on="y",

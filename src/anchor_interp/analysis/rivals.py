@@ -16,12 +16,10 @@ from anchor_interp.analysis.circuits import (
     random_circuits,
     reachable_circuit,
 )
-from anchor_interp.analysis.routes import ROUTES, Route, route_edges
+from anchor_interp.analysis.routes import ROUTES, route_edges
 from anchor_interp.analysis.statistics import permutation_p
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts
 from anchor_interp.interventions.edge_outputs import edge_outputs
-from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.tasks.sequences import position_roles
 
 _LARGE = 1e6  # rounds in double precision as a faithfulness does in single precision
 
@@ -80,15 +78,6 @@ class CircuitComparison(Readable):
             yield {"circuit": f"best of {self.drawn}", "size": self.size, **vars(best)}
         for one in (*self.others, *(one for one in self.rollouts if one.size != self.size)):
             yield {"circuit": one.name, "size": one.size, **vars(one.faithfulness)}
-
-
-def route_circuit(model: HookedTransformer, route: Route, *, length: int, position: int) -> Circuit:
-    """A route's edges, in every head, for sequences with the key at a 0-based position.
-
-    Raises ConfigError if the model has one layer, or no second anchor fits behind the position.
-    """
-    roles = position_roles(length, checked(position, int, "position", low=0, high=length - 3))
-    return Circuit(route_edges(model, route, length, position), roles)
 
 
 def compare_circuit(

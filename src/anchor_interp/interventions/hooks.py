@@ -179,10 +179,8 @@ def _check_hooks(model: HookedTransformer, names: Iterable[str]) -> None:
     parts = [x for block in model.blocks for x in block.modules() if hasattr(x, "fwd_hooks")]
     shared = [part.name for part, often in Counter(parts).items() if often > 1]
     if shared and not is_bridge(model):
-        remedy = "give each its own (copy.deepcopy), then call model.setup()"
-        raise HookError(
-            f"two layers share a module, and a hook on {shared[0]} acts in both; {remedy}"
-        )
+        to_do = "give each its own (copy.deepcopy) and call model.setup()"
+        raise HookError(f"layers share {shared[0]}, so a hook acts in all of them; {to_do}")
     for name in names:
         if name not in model.hook_dict:
             close = suggestion(str(name), model.hook_dict)

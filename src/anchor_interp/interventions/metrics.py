@@ -161,14 +161,11 @@ def _picked(values: Tensor, answers: np.ndarray) -> Tensor:
 
 def _check_examples(own: Any, patched: Tensor) -> None:
     """Refuse logits of other examples than those that a metric is of."""
-    mine, theirs = _counted(own[..., 0]), _counted(patched[..., 0])
-    if mine != theirs:
-        raise ConfigError(
-            f"the metric is of {mine} examples, {theirs} are patched; make it of these"
-        )
     if own.shape != patched.shape:
-        has = f"the clean answers are among {own.shape[-1]} tokens, the patched among"
-        raise ConfigError(f"{has} {patched.shape[-1]}; expected the same model's")
+        (mine, has), (theirs, have) = ((_counted(x[..., 0]), x.shape[-1]) for x in (own, patched))
+        what = f"{mine} examples, {theirs} are patched; make it of these"
+        tokens = f"{has} output tokens, the patched model has {have}; expected the same model"
+        raise ConfigError(f"the metric is of {what if mine != theirs else tokens}")
 
 
 def _counted(answers: Any) -> str:

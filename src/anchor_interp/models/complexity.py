@@ -349,9 +349,8 @@ def _weights(model: Any) -> Iterator[_Weight]:
     yield _Weight("W_E", None, None, model.embed.W_E.detach())
     if hasattr(model, "pos_embed"):
         yield _Weight("W_pos", None, None, model.pos_embed.W_pos.detach())
-    layers = list(model.blocks)
-    for layer, block in enumerate(layers):
-        if block in layers[:layer]:
+    for layer, block in enumerate(model.blocks):
+        if block in [*model.blocks][:layer]:
             continue
         attn = block.attn
         for name in ("W_Q", "W_K", "W_V"):

@@ -116,16 +116,14 @@ def _masked(model: Any, mask: Int[Tensor, "batch pos"]) -> dict[str, Tensor]:
 
 
 def _check_alone(model: Any, examples: Examples, logits: Tensor) -> None:
-    """ConfigError if a row, the one with most padding, is answered otherwise by itself."""
+    """ConfigError if a row, one with padding if there is one, is answered otherwise by itself."""
     tokens, mask = examples.tokens, examples.attention_mask
     inside = np.ones(tokens.shape, np.bool_) if mask is None else mask
-    before = np.arange(tokens.shape[1]) <= examples.at[:, None]  # counts more than what follows
-    row = int((~inside * (1 + before * tokens.shape[1])).sum(1).argmax())
+    row = int((~inside.all(1) + (1 - inside[:, 0])).argmax())  # padding in front first
     at = (inside[row].cumsum() - 1)[examples.each_at[row]]
     alone = _called(model, Examples(tokens[row : row + 1, inside[row]], at=at[None]))[0].double()
-    own = logits[row].double()
-    eps = torch.finfo(logits.dtype).eps if logits.is_floating_point() else 0.0
-    most = eps**0.5 * own.abs().amax() + own.std(correction=0) / 20
+    own, share = logits[row].double(), rounding(logits + 0.0, logits.dtype)
+    most = share * own.abs().amax() + own.std(correction=0) / 20
     if not (own - alone).abs().amax() <= most:
         reason = "other rows, padding or chance (such as dropout) changed its logits"
         expected = "expected model.eval(), and a model that heeds attention_mask and position_ids"

@@ -33,10 +33,6 @@ _FREE = {
     "tokenizer_name", "default_prepend_bos", "tokenizer_prepends_bos", "n_devices",
 }  # fmt: skip
 """Settings in which a HookedTransformerConfig may differ from those of this package's models."""
-_ANYWHERE = {
-    "device", "dtype", "use_attn_result", "use_split_qkv_input", "use_attn_in", "use_hook_mlp_in",
-}  # fmt: skip
-"""Settings of where a model is, and of hooks: its function does not depend on them."""
 _function_modes: Any = torch.overrides._get_current_function_mode_stack  # it has no types
 _SNAPSHOT = "_anchor_interp_snapshot"
 _HELD = ("_parameters", "_buffers", "_modules")
@@ -76,19 +72,17 @@ def _is_replaced(name: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> 
     return old is not new and can_be_called and (name in _NAMES or name.startswith("__"))
 
 
-def are_built_alike(one: nn.Module, other: nn.Module) -> bool:
+def are_built_alike(*networks: nn.Module) -> bool:
     """Whether two networks have the same parts, code and settings; weights may differ."""
 
-    def built(network: Any) -> Any:
-        parts = [(type(part), vars(part).items()) for part in network.modules()]
-        settings = getattr(getattr(network, "cfg", None), "__dict__", {}).items()
-        return (
-            [(kind, {n: v for n, v in own if callable(v) or isinstance(v, float)})
-             for kind, own in parts],
-            {n: v for n, v in settings if n not in _ANYWHERE},
-        )  # fmt: skip
+    def kept(part: nn.Module) -> dict[str, Any]:
+        own = {**getattr(vars(part).get("cfg"), "__dict__", {}), **vars(part), "class": type(part)}
+        free = ("device", "training", "use_")  # where it is, and which hooks it has
+        return {name: value for name, value in own.items() if not name.startswith(free)
+                if callable(value) or isinstance(value, bool | float | str | None)}  # fmt: skip
 
-    return is_library_whole() and bool(built(one) == built(other))
+    one, other = (list(map(kept, network.modules())) for network in networks)
+    return is_library_whole() and one == other
 
 
 class Snapshot:
