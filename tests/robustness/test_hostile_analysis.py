@@ -112,20 +112,20 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "one layer twice": (lambda: ai.patch(
         changed(lambda m: m.blocks.__setitem__(1, m.blocks[0])), *PAIRS,
         [ai.Site("resid_post", 0, "key")], METRIC),
-        "layers share blocks.0.*, so a hook acts in all of them; give each its own"),
+        "layers share blocks.0.*; a hook acts in all: give each its own"),
     "one attention twice": (lambda: ai.attribute_logits(
         changed(lambda m: setattr(m.blocks[1], "attn", m.blocks[0].attn)), PAIRS[0]),
         "layers share blocks.0.attn"),
     "other outputs": (lambda: ai.kl_divergence(
         small_exact("symmetric", "pre"), PAIRS[0])(torch.zeros(12, 7)),
-        "the metric is of 42 output tokens, the patched model has 7; expected the same"),
-    "several columns": (lambda: ai.effect([{"x": 1, "y": 2}], of=["x"], on="y"),  # type: ignore
-                        r"the name of a column is \['x'\]; expected a text"),
+        "the metric is of 42 output tokens, 7 are patched; make it of these"),
+    "several columns": (lambda: ai.effect([{"x": 1, "y": 2}], of=["x"], on="y"),  # type: ignore[arg-type]
+                        r"column is \['x'\]; expected one of x, y"),
     "a number for columns": (lambda: ai.effect([{"x": 1, "y": 2}], of="x", on="y",
-                                               within=3),  # type: ignore
-                             "the name of a column is 3; expected a text"),
+                                               within=3),  # type: ignore[arg-type]
+                             "column is 3; expected one of x, y"),
     "no conditions": (lambda: ai.effect([{"x": 1, "y": 2}], of="x", on="y",
-                                        where="x"),  # type: ignore
+                                        where="x"),  # type: ignore[arg-type]
                       "where is 'x'; expected a Mapping"),
     "loss beside logits": (lambda: ai.evaluate(lambda t: (Positions()(t), None), FEW_KEYS, n=5),
                            r"expected logits .*: of several .*, such as lambda tokens: model\(tok"),

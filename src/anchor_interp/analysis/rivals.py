@@ -129,7 +129,6 @@ def rollouts(bench: EdgeAblation, sizes: Iterable[int]) -> tuple[RivalCircuit, .
 
     A size below 1 or above the number of edges that can reach the output is left out.
     """
-    checked(bench, EdgeAblation, "bench")
     share = attention_rollout(edge_outputs(bench.model, bench.rows).patterns, bench.at)
     by_share = np.argsort(-np.where(bench.reachable, share, -1), axis=None, kind="stable")
     fitting = [n for n in dict.fromkeys(sizes) if 1 <= n <= bench.reachable.sum()]

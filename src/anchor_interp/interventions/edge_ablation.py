@@ -354,9 +354,8 @@ def run_ablated(
     sequence, other = (torch.from_numpy(index).to(device) for index in pairs)
     n = len(sequence)
     parts = []
-    for chunk in torch.split(
-        torch.arange(len(ablated) * n, device="cpu"), BATCH
-    ):  # sets share passes
+    every = torch.arange(len(ablated) * n, device="cpu")
+    for chunk in torch.split(every, BATCH):  # sets share passes
         circuit, pair = chunk // n, (chunk % n).to(device)
         chosen = sequence[pair]
         edges = ablated[circuit, chosen.cpu() if ablated.shape[1] > 1 else 0].movedim(0, 1)

@@ -8,7 +8,6 @@ happens to broadcast, and returns cached activations that a later hook may still
 import contextlib
 import warnings
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -177,10 +176,9 @@ def recording(names: Iterable[str], into: dict[str, Tensor]) -> dict[str, Edit]:
 def _check_hooks(model: HookedTransformer, names: Iterable[str]) -> None:
     """Raise a HookError for a hook that the model lacks, that cannot fire or has two layers."""
     parts = [x for block in model.blocks for x in block.modules() if hasattr(x, "fwd_hooks")]
-    shared = [part.name for part, often in Counter(parts).items() if often > 1]
-    if shared and not is_bridge(model):
-        to_do = "give each its own (copy.deepcopy) and call model.setup()"
-        raise HookError(f"layers share {shared[0]}, so a hook acts in all of them; {to_do}")
+    if len(parts) > len(set(parts)) and not is_bridge(model):
+        to_do = "a hook acts in all: give each its own (copy.deepcopy) and call model.setup()"
+        raise HookError(f"layers share {max(parts, key=parts.count).name}; {to_do}")
     for name in names:
         if name not in model.hook_dict:
             close = suggestion(str(name), model.hook_dict)

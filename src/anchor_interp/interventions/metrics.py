@@ -63,12 +63,6 @@ def log_prob(answers: Answers, *, over: Over = "mean") -> Metric:
     return lambda logits: together(_picked(at_least_float32(logits).log_softmax(-1), tokens))
 
 
-def probability(answers: Answers, *, over: Over = "mean") -> Metric:
-    """Probability of the answer, in at least float32."""
-    tokens, together = _answers(answers), _together(over)
-    return lambda logits: together(_picked(at_least_float32(logits).softmax(-1), tokens))
-
-
 def kl_divergence(model: HookedTransformer, clean: Inputs, *, over: Over = "mean") -> Metric:
     """Minus the KL divergence to the model's answers to the clean examples, in nats.
 
@@ -163,9 +157,8 @@ def _check_examples(own: Any, patched: Tensor) -> None:
     """Refuse logits of other examples than those that a metric is of."""
     if own.shape != patched.shape:
         (mine, has), (theirs, have) = ((_counted(x[..., 0]), x.shape[-1]) for x in (own, patched))
-        what = f"{mine} examples, {theirs} are patched; make it of these"
-        tokens = f"{has} output tokens, the patched model has {have}; expected the same model"
-        raise ConfigError(f"the metric is of {what if mine != theirs else tokens}")
+        what = f"{mine} examples, {theirs}" if mine != theirs else f"{has} output tokens, {have}"
+        raise ConfigError(f"the metric is of {what} are patched; make it of these")
 
 
 def _counted(answers: Any) -> str:

@@ -12,12 +12,11 @@ depends on, :attr:`Complexity.effective` on neither:
 * dead heads, which write nothing (OV = 0): their queries, keys and values count all the same.
 
 With rotary positions only rotations that commute with them are free, and QK is the map between
-equal positions. No LayerNorm gain is folded in. What TransformerLens does to weights (gains folded,
-outputs centred, heads refactored) changes these numbers and no output; a warning tells of folded
-gains, since the rest leaves no trace. Matrices of any other module have a row for each number that
-an output is a sum over, a column for each output, and no heads. Where queries, keys and values are
-in one matrix, a table of architectures (:mod:`anchor_interp.models.parameters`) splits it; without
-one it is measured whole and is called ``fused``.
+equal positions. No LayerNorm gain is folded in; TransformerLens's folding, centring and refactoring
+change these numbers and no output, and a warning tells of folded gains alone. Matrices of any other
+module have a row for each number that an output is a sum over, a column for each output, and no
+heads. Where queries, keys and values are in one matrix, a table of architectures
+(:mod:`anchor_interp.models.parameters`) splits it; without one it is measured whole (``fused``).
 """
 
 import functools
@@ -51,7 +50,7 @@ from anchor_interp.models.matrix_complexity import (
 from anchor_interp.models.parameters import Parameter, is_fused, parameters, unwrapped
 from anchor_interp.models.transformer import HookedTransformer, check_model, is_transformer
 
-_LOGGER = logging.getLogger(__name__)
+_warn = functools.cache(logging.getLogger(__name__).warning)  # once
 _INSIDE_A_HEAD = ("W_Q", "W_K", "W_V", "W_O")
 _QUERIES = r"(?i)(^|\.)(to_|w_?)?(q|query)(_proj|_lin|_attn)?$"
 
@@ -305,9 +304,6 @@ def _main_matrices(model: Any) -> list[Tensor]:
 def first_query_matrix(model: Any) -> Float[Tensor, "d_model neuron"]:
     """W_Q in layer 0 of a HookedTransformer with its heads merged."""
     return next(weight.left for weight in _weights(model) if weight.name == "W_Q")
-
-
-_warn = functools.cache(_LOGGER.warning)  # once
 
 
 def _with_starts(model: Any, initial: Any) -> Iterator[tuple[_Weight, _Weight | None]]:

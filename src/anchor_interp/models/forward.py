@@ -64,8 +64,7 @@ def last_logits(
 
     Raises:
         ConfigError: as :func:`anchor_interp.models.inputs.model_rows`; weights or logits that are
-            not finite; dropout that acts; of a called model, a row that has other logits by itself
-            and without its padding.
+            not finite; dropout that acts; of a called model, rows that others or padding change.
     """
     if callable(model) and not is_transformer(model) and not isinstance(tokens, Rows):
         return called_logits(model, as_examples(tokens))

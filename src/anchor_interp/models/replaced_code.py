@@ -81,8 +81,7 @@ def are_built_alike(*networks: nn.Module) -> bool:
         return {name: value for name, value in own.items() if not name.startswith(free)
                 if callable(value) or isinstance(value, bool | float | str | None)}  # fmt: skip
 
-    one, other = (list(map(kept, network.modules())) for network in networks)
-    return is_library_whole() and one == other
+    return is_library_whole() and operator.eq(*(list(map(kept, x.modules())) for x in networks))
 
 
 class Snapshot:

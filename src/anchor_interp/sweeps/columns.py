@@ -6,7 +6,7 @@ Settings vary between runs; rows are grouped, named and chosen by their values.
 import dataclasses
 import difflib
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
 from typing import Any, Literal, get_args
@@ -15,7 +15,7 @@ import numpy as np
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.rounding import decimal
-from anchor_interp._util.schema import shown, suggestion
+from anchor_interp._util.schema import checked, shown, suggestion
 from anchor_interp.analysis.mechanism import NUMBERS
 from anchor_interp.behaviour.phase import CellAccuracy
 from anchor_interp.models.shapes import InitConfig, ModelConfig
@@ -219,9 +219,8 @@ def rows_where(
     conditions: dict[str, tuple[Value, ...]] = {}
     kept = list(rows)
     columns = sorted({column for row in rows for column in row}) if where else []
-    for name, wanted in where.items():
-        several = isinstance(wanted, Collection) and not isinstance(wanted, str)
-        values = tuple(wanted) if several else (wanted,)
+    for name, wanted in checked(where, Mapping, "where").items():
+        values = tuple(wanted) if np.iterable(wanted) and not isinstance(wanted, str) else (wanted,)
         check_column(name, "where", columns)
         before, kept = kept, [r for r in kept if plain(r.get(name)) in map(plain, values)]
         if not kept:
