@@ -139,7 +139,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
                      "row 0 by itself has another answer"),
     "another start": (lambda: ai.evaluate(
         small_exact("symmetric", "pre"), FEW_KEYS, initial=random_model("pre"), n=5),
-        "initial has a matrix of shape"),
+        "initial has a matrix of shape .* expected the same model before training"),
     "NaN": (lambda: ai.last_logits(
         changed(lambda m: m.blocks[0].attn.W_K.data[0, 0].fill_(torch.nan)), PAIRS[0]),
         "blocks.0.attn.W_K holds .* not finite"),
