@@ -120,9 +120,9 @@ def _check_alone(model: Any, examples: Examples, logits: Tensor) -> None:
     inside = np.ones(tokens.shape, np.bool_) if mask is None else mask
     row = int((~inside.all(1) + (1 - inside[:, 0])).argmax())  # padding in front first
     at = (inside[row].cumsum() - 1)[examples.each_at[row]]
-    alone = _called(model, Examples(tokens[row : row + 1, inside[row]], at=at[None]))[0].double()
-    own, share = logits[row].double(), rounding(logits + 0.0, logits.dtype)
-    most = share * own.abs().amax() + own.std(correction=0) / 20
+    again = Examples(tokens[row : row + 1, inside[row]], at=at[None])
+    own, alone = (x.cpu().double() for x in (logits[row], _called(model, again)[0]))
+    most = rounding(logits + 0.0, logits.dtype) * own.abs().amax() + own.std(correction=0) / 20
     if not (own - alone).abs().amax() <= most:
         reason = "other rows, padding or chance (such as dropout) changed its logits"
         expected = "expected model.eval(), and a model that heeds attention_mask and position_ids"
