@@ -25,7 +25,7 @@ from anchor_interp.behaviour.evaluation import accuracy, predict
 from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.interventions.edge_outputs import edge_outputs
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.interventions.metrics import log_prob
+from anchor_interp.interventions.metrics import probability
 from anchor_interp.interventions.patching import patch, path_patch
 from anchor_interp.interventions.sites import Connection, Site
 from anchor_interp.models.complexity import complexity
@@ -37,7 +37,7 @@ MODEL = random_model()
 SEQUENCES = aligned_sequences(FEW_KEYS, 2, 6, seed=0)
 HOOK = "blocks.0.hook_resid_post"
 SITES = (Site("resid_pre", 1, 3),)
-METRIC = log_prob(SEQUENCES.targets)
+METRIC = probability(SEQUENCES.targets)
 
 
 def patched(tokens: Any) -> np.ndarray:

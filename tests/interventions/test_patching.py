@@ -22,6 +22,7 @@ from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.metrics import (
     log_prob,
     logit_difference,
+    probability,
     rank,
 )
 from anchor_interp.interventions.patching import Direction, PatchResult, patch, path_patch
@@ -69,7 +70,7 @@ def refused(call: Callable[[], object], words: str) -> None:
 
 def test_patching_a_sequence_into_itself_changes_nothing(model: HookedTransformer) -> None:
     clean = twins().clean
-    found = patch(model, clean, clean, everywhere(model), log_prob(clean.targets))
+    found = patch(model, clean, clean, everywhere(model), probability(clean.targets))
     assert len(found.sites) == 4 * 2 * (6 + 5 * 2)
     np.testing.assert_allclose(found.values, np.broadcast_to(found.clean, found.values.shape))
     refused(found.recovery, "nothing to recover")
@@ -233,14 +234,12 @@ def test_negative_controls_have_no_effect(mechanism: Mechanism, kind: Perturbati
     """
     model, pair = small_exact(mechanism, "post", torch.float64), twins(kind, 8)
     refused(lambda: logit_difference(*pair), "the same in all 8")
-    metric = log_prob(pair.clean)
+    metric = probability(pair.clean)
     places: tuple[Position, ...] = ("all",) if kind == "order" else (*PLACES, "noise", "all")
     sites = site_grid(model, ["resid_pre", "resid_post"], positions=places)
     result = patch(model, *pair, sites, metric)
-    np.testing.assert_allclose(result.values, 0, atol=1e-4)
-    refused(
-        result.recovery, "nothing to recover: the metric is on average -0.00 in clean and -0.00"
-    )
+    np.testing.assert_allclose(result.values, 1, atol=1e-4)
+    refused(result.recovery, "nothing to recover: the metric is on average 1.00 in clean and 1.00")
 
 
 # Metrics and results
@@ -253,8 +252,10 @@ def test_the_metrics_follow_from_the_logits() -> None:
     logits = torch.randn(5, 120, generator=generator, dtype=torch.float64)
     shares = (logits.exp() / logits.exp().sum(1, keepdim=True)).numpy()
     rows, x = np.arange(5), clean.key.astype(int)
-    np.testing.assert_allclose(log_prob(clean)(logits).exp(), shares[rows, x - 10])
-    np.testing.assert_allclose(log_prob(x - 6)(logits).exp(), shares[rows, x - 6])
+    np.testing.assert_allclose(probability(clean)(logits), shares[rows, x - 10])
+    np.testing.assert_allclose(probability(x - 6)(logits), shares[rows, x - 6])
+    log = log_prob(clean)(logits)
+    np.testing.assert_allclose(log, np.log(shares[rows, clean.targets]))
     ahead = (logits.numpy() > logits.numpy()[rows, clean.targets][:, None]).sum(1)
     assert rank(clean)(logits).tolist() == (-ahead).tolist()
     twin = dataclasses.replace(clean, targets=(x - 6).astype(np.uint8))
@@ -265,12 +266,12 @@ def test_the_metrics_follow_from_the_logits() -> None:
     for same in (logit_difference(both), logit_difference(x - 10, torch.from_numpy(x - 6))):
         assert torch.equal(same(logits), difference)
     for half in (torch.float16, torch.bfloat16):
-        assert log_prob(clean.targets)(logits.to(half)).dtype == torch.float32
+        assert probability(clean.targets)(logits.to(half)).dtype == torch.float32
 
 
 def test_answers_that_do_not_exist_are_refused() -> None:
     pair, narrow = twins(n=4), torch.zeros(4, 20)
-    for metric in (logit_difference(*pair), log_prob(pair.clean.targets)):
+    for metric in (logit_difference(*pair), probability(pair.clean.targets)):
         refused(functools.partial(metric, narrow), "output tokens are 0 to 19")
 
 

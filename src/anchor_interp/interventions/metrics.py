@@ -63,6 +63,12 @@ def log_prob(answers: Answers, *, over: Over = "mean") -> Metric:
     return lambda logits: together(_picked(at_least_float32(logits).log_softmax(-1), tokens))
 
 
+def probability(answers: Answers, *, over: Over = "mean") -> Metric:
+    """Probability of the answer, in at least float32."""
+    tokens, together = _answers(answers), _together(over)
+    return lambda logits: together(_picked(at_least_float32(logits).softmax(-1), tokens))
+
+
 def kl_divergence(model: HookedTransformer, clean: Inputs, *, over: Over = "mean") -> Metric:
     """Minus the KL divergence to the model's answers to the clean examples, in nats.
 
