@@ -295,9 +295,7 @@ def score_circuit(
         faithfulness=Performance(*whole.tolist()),
         remaining=Performance(*of_model[:, 0].tolist()),
         incompleteness=Performance(*np.abs(of_circuit - of_model).max(1).tolist()),
-        minimality=tuple(
-            EdgeLoss(name, tuple(index), Performance(*loss)) for name, index, loss in each_loss
-        ),
+        minimality=tuple(EdgeLoss(n, tuple(at), Performance(*loss)) for n, at, loss in each_loss),
         parts=circuit.parts,
     )
 
