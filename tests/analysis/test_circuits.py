@@ -16,14 +16,14 @@ from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.attention import attention_rollout
 from anchor_interp.analysis.circuits import Circuit, Performance, prune, score_circuit
-from anchor_interp.analysis.rivals import compare_circuit, rollouts, route_circuit
-from anchor_interp.analysis.routes import ROUTES, RouteName
+from anchor_interp.analysis.rivals import compare_circuit, rollouts
+from anchor_interp.analysis.routes import ROUTES, RouteName, route_edges
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts
 from anchor_interp.interventions.edge_outputs import edge_outputs
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import TASKS
-from anchor_interp.tasks.sequences import aligned_sequences
+from anchor_interp.tasks.sequences import aligned_sequences, position_roles
 
 OF: dict[Mechanism, RouteName] = {
     "symmetric": "symmetric",
@@ -35,7 +35,7 @@ OTHERS = aligned_sequences(FEW_KEYS, 2, 40, seed=1)
 
 
 def route(model: HookedTransformer, name: RouteName, position: int = 2) -> Circuit:
-    return route_circuit(model, ROUTES[name], length=9, position=position)
+    return Circuit(route_edges(model, ROUTES[name], 9, position), position_roles(9, position))
 
 
 def numbers(relative: Performance) -> tuple[float, float]:
@@ -161,13 +161,11 @@ def test_names_of_edges() -> None:
 
 def test_routes_in_more_layers_and_heads() -> None:
     deep = random_model(n_layers=4, n_heads=2)
-    every = route_circuit(deep, ROUTES["symmetric"], length=9, position=1)
+    every = route(deep, "symmetric", 1)
     expected = np.zeros((4, 2, 9, 9), bool)
     expected[:3, :, 8, [2, 3]] = True
     expected[1:, :, 8, 1] = True
     assert (every.edges == expected).all()
-    with pytest.raises(ConfigError, match="position is 7"):
-        route_circuit(deep, ROUTES["symmetric"], length=9, position=7)
 
 
 @pytest.fixture(scope="module")

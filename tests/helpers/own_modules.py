@@ -49,6 +49,19 @@ def neox() -> Any:
     return seeded(lambda: GPTNeoXForCausalLM(GPTNeoXConfig(**SIZES)))
 
 
+class Wrapped(nn.Module):
+    """A model within another that passes on what it is given, as adapters do."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.train(model.training)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model returns."""
+        return self.model(*args, **kwargs)
+
+
 def encoder() -> Any:
     """A layer with ``nn.MultiheadAttention``."""
     return seeded(lambda: nn.TransformerEncoderLayer(64, 4, 128))

@@ -126,6 +126,28 @@ def test_heads_are_merged() -> None:
     torch.testing.assert_close(merged[:, 8:16], built.W_Q[0, 1])
 
 
+def test_a_layer_that_stands_twice_is_measured_once() -> None:
+    built: Any = model()
+    built.blocks[1] = built.blocks[0]
+    found = complexity(built)
+    assert {one.layer for one in (*found.matrices, *found.heads)} == {None, 0}
+    assert sum(each.startswith("norm/") for each in weight_measures(built)) == 3 + 6
+
+
+@only_3
+def test_folded_gains_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Folded gains scale the rows of W_Q; the model answers as before."""
+    shape = dataclasses.replace(SHAPE, normalization="pre")
+    built: Any = build_model(shape, InitConfig(), seed=0, dtype=torch.float64)
+    gain, plain = gaussian(20, 1), first_query_matrix(built).clone()
+    built.blocks[0].ln1.w.data.copy_(gain[:, 0])
+    assert not caplog.records
+    built.process_weights_()
+    scaled = gain * plain
+    torch.testing.assert_close(first_query_matrix(built), scaled - scaled.mean(0))
+    assert ["LNPre: if TransformerLens" in x.getMessage() for x in caplog.records] == [True]
+
+
 def test_the_basis_inside_a_head_changes_only_basis_dependent_numbers() -> None:
     plain, turned = model(), model()
     tokens = torch.randint(0, 200, (4, 9), generator=torch.Generator().manual_seed(0))

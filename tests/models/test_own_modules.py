@@ -436,6 +436,32 @@ def test_queries_are_found_at_the_start_of_a_name() -> None:
     assert vars(main_numbers(module)[0]) == vars(main_numbers(alone)[0])
 
 
+@pytest.mark.parametrize("place", ["q_proj._orig_mod", "q_proj.base_layer"])
+def test_queries_of_layer_0_are_found_in_wrappers_and_merged_over_heads(
+    place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrapped: Any = nn.ModuleDict({"v_proj": nn.Linear(8, 8), "q_proj": nn.Linear(8, 8)})
+    alone = nn.ModuleDict({"q_proj": wrapped.q_proj})
+    outer, inner = place.split(".")
+    wrapped[outer] = nn.ModuleDict({inner: wrapped.q_proj})
+    assert vars(main_numbers(wrapped)[0]) == vars(main_numbers(alone)[0])
+    told = f"{place} is measured without its adapter; merge them (merge_and_unload)"
+    assert [x.getMessage() for x in caplog.records] == [told] * (inner == "base_layer")
+
+
+def test_queries_of_single_heads_are_merged() -> None:
+    def layer() -> nn.Module:
+        heads = [
+            nn.ModuleDict({"key": nn.Linear(8, 2), "query": nn.Linear(8, 2)}) for _ in range(3)
+        ]
+        return nn.ModuleDict({"heads": nn.ModuleList(heads)})
+
+    layers: Any = nn.ModuleList([layer(), layer()])
+    query = torch.cat([head["query"].weight for head in layers[0]["heads"]]).detach()
+    rank = query.square().sum() / torch.linalg.matrix_norm(query, 2) ** 2
+    assert main_numbers(layers)[0].stable_rank == pytest.approx(float(rank), rel=1e-5)
+
+
 def test_biases_are_drawn_as_their_matrices() -> None:
     module = nn.ModuleDict({"q_proj": nn.Linear(4096, 500), "gate": nn.Linear(8, 500)})
     init = ai.InitConfig(0.5, gamma_qk=0.9)

@@ -107,9 +107,39 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
                    r"sets are bool \(2, 1, 9, 9\); expected bool \(n, \*\(2, 1, 9, 9\)\)"),
     "set of numbers": (lambda: sets_of_edges(lambda bench: bench.faithfulness(
         torch.ones(1, *bench.reachable.shape))), "sets are float32 "),
+    "no set": (lambda: sets_of_edges(lambda bench: bench.measure(bench.reachable[None][:0])),
+               r"sets are bool \(0, 2, 1, 9, 9\); expected .*, at least one"),
+    "one layer twice": (lambda: ai.patch(
+        changed(lambda m: m.blocks.__setitem__(1, m.blocks[0])), *PAIRS,
+        [ai.Site("resid_post", 0, "key")], METRIC),
+        "layers share blocks.0.*; a hook acts in all: give each its own"),
+    "one attention twice": (lambda: ai.attribute_logits(
+        changed(lambda m: setattr(m.blocks[1], "attn", m.blocks[0].attn)), PAIRS[0]),
+        "layers share blocks.0.attn"),
+    "other outputs": (lambda: ai.kl_divergence(
+        small_exact("symmetric", "pre"), PAIRS[0])(torch.zeros(12, 7)),
+        "the metric is of 42 output tokens, 7 are patched; make it of these"),
+    "several columns": (lambda: ai.effect([{"x": 1, "y": 2}], of=["x"], on="y"),  # type: ignore[arg-type]
+                        r"column is \['x'\]; expected one of "),
+    "a number for columns": (lambda: ai.effect([{"x": 1, "y": 2}], of="x", on="y",
+                                               within=3),  # type: ignore[arg-type]
+                             "column is 3; expected one of "),
+    "no conditions": (lambda: ai.effect([{"x": 1, "y": 2}], of="x", on="y",
+                                        where="x"),  # type: ignore[arg-type]
+                      "where is 'x'; expected a Mapping"),
+    "loss beside logits": (lambda: ai.evaluate(lambda t: (Positions()(t), None), FEW_KEYS, n=5),
+                           r"expected logits .*: of several .*, such as lambda tokens: model\(tok"),
+    "hidden dropout": (lambda: ai.answer_map(
+        lambda t: nn.functional.dropout(Positions()(t) + 1), FEW_KEYS),
+        "row 0 by itself has another answer: other rows, padding or chance"),
+    "mean over rows": (lambda: ai.last_logits(
+        lambda t: Positions()(t) + t[:, -1].double().mean() * torch.arange(20), PAIRS[0]),
+        "row 0 by itself has another answer"),
+    "mask ignored": (lambda: ai.last_logits(lambda t, **_: Positions()(t), examples(True)),
+                     "row 0 by itself has another answer"),
     "another start": (lambda: ai.evaluate(
         small_exact("symmetric", "pre"), FEW_KEYS, initial=random_model("pre"), n=5),
-        "initial has a matrix of shape"),
+        "initial has a matrix of shape .* expected the same model before training"),
     "NaN": (lambda: ai.last_logits(
         changed(lambda m: m.blocks[0].attn.W_K.data[0, 0].fill_(torch.nan)), PAIRS[0]),
         "blocks.0.attn.W_K holds .* not finite"),
@@ -174,6 +204,8 @@ def test_the_phase_of_an_edited_run_is_not_the_stored_one() -> None:
     assert run.judged()[1] == run.decision
     with run.transformer.hooks([("unembed.hook_in", lambda value, **_: 0 * value)]):
         assert run.is_edited
+    run.transformer.cfg.use_attn_result = True
+    assert not run.is_edited
     run.transformer.unembed.W_U.data *= -1
     assert run.is_edited
     assert run.judged(n=20)[1].phase == "undertrained"
@@ -183,6 +215,25 @@ def test_the_phase_of_an_edited_run_is_not_the_stored_one() -> None:
     exact = ai.load("exact/symmetric")
     assert not exact.transformer.training
     assert not exact.is_edited
+
+
+CODE: dict[str, Callable[[Any], object]] = {
+    "forward": lambda m: setattr(m.blocks[1], "forward", lambda x, **_: x),
+    "activation": lambda m: setattr(m.blocks[0].mlp, "act_fn", torch.tanh),
+    "scale": lambda m: setattr(m.blocks[0].attn, "attn_scale", 1.0),
+    "epsilon": lambda m: setattr(m.ln_final, "eps", 1.0),
+    "class": lambda m: setattr(m, "__class__", Cold),
+    "cfg.act_fn": lambda m: setattr(m.cfg, "act_fn", "relu"),
+    "cfg.attention_dir": lambda m: setattr(m.cfg, "attention_dir", "bidirectional"),
+    "cfg.normalization_type": lambda m: setattr(m.cfg, "normalization_type", None),
+}
+
+
+@pytest.mark.parametrize("change", CODE.values(), ids=CODE)
+def test_a_run_with_other_code_is_edited(change: Callable[[Any], object]) -> None:
+    run: Any = ai.load("tiny/inferential/1")
+    change(run.transformer)
+    assert run.is_edited
 
 
 class Positions(nn.Module):
@@ -204,6 +255,13 @@ def test_positions_of_a_called_model_do_not_depend_on_its_neighbours() -> None:
     alone = ai.Examples(tokens[:1], attention_mask=np.array([hole]))
     assert ai.last_logits(Positions().eval(), both).argmax(-1).tolist() == [2, 2]
     assert ai.last_logits(Positions().eval(), alone).argmax(-1).tolist() == [2]
+
+
+def test_conditions_of_an_effect_may_be_an_array() -> None:
+    rows = [{"run_id": f"{i}", "x": 1.0 * i, "s": i % 3, "y": i % 2} for i in range(40)]
+    given: Any
+    for given in ([0, 1], np.array([0, 1]), np.array([0.0, 1.0]), range(2)):
+        assert ai.effect(rows, of="x", on="y", where={"s": given}).n == 27
 
 
 @pytest.mark.parametrize("share", [float("nan"), 98.0, -0.5])

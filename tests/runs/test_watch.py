@@ -81,8 +81,18 @@ def test_padding_before_a_text_moves_no_position_of_a_called_model() -> None:
     mask = np.array([[0, 0, 1, 1, 1]] * 2)
     found = ai.last_logits(model, ai.Examples(padded, attention_mask=mask))
     torch.testing.assert_close(found, model(short).logits[:, -1].detach(), rtol=1e-4, atol=1e-5)
-    with pytest.raises(ai.ConfigError, match="takes no position_ids"):
-        ai.last_logits(lambda t, **_: model(t), ai.Examples(padded, attention_mask=mask))
+    examples = ai.Examples(padded, attention_mask=mask)
+    torch.testing.assert_close(ai.last_logits(own_modules.Wrapped(model), examples), found)
+    others: list[Any] = [lambda t, **_: model(t), lambda t: model(t)]
+    ones = torch.ones(1, 3, dtype=torch.int64)
+    others.append(lambda t, attention_mask=1 - ones: model(t, attention_mask=1 - attention_mask))
+    for other in others:
+        with pytest.raises(ai.ConfigError, match=r"row 0 by itself has another answer: .*padding"):
+            ai.last_logits(other, examples)
+    behind = ai.Examples(padded[:, ::-1], attention_mask=mask[:, ::-1])
+    expected = model(torch.from_numpy(padded[:, :1:-1].copy())).logits[:, -1].detach()
+    for causal in (model, others[0]):
+        torch.testing.assert_close(ai.last_logits(causal, behind), expected, rtol=1e-4, atol=1e-5)
 
 
 @only_4

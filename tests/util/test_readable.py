@@ -16,8 +16,8 @@ from anchor_interp.analysis.circuits import Circuit, score_circuit
 from anchor_interp.analysis.fingerprint import fingerprint_model
 from anchor_interp.analysis.logit_attribution import attribute_logits, logit_lens
 from anchor_interp.analysis.mechanism import NUMBERS
-from anchor_interp.analysis.rivals import compare_circuit, route_circuit
-from anchor_interp.analysis.routes import ROUTES, route_scores
+from anchor_interp.analysis.rivals import compare_circuit
+from anchor_interp.analysis.routes import ROUTES, route_edges, route_scores
 from anchor_interp.analysis.similarity import value_similarity
 from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.interventions.interchange import interchange, random_subspace
@@ -26,7 +26,7 @@ from anchor_interp.interventions.patching import PatchResult, patch
 from anchor_interp.interventions.sites import Site
 from anchor_interp.models.complexity import complexity
 from anchor_interp.tasks.counterfactuals import contrast_pairs, interchange_pairs
-from anchor_interp.tasks.sequences import aligned_sequences
+from anchor_interp.tasks.sequences import aligned_sequences, position_roles
 
 MODEL = small_exact("inferential", "post")
 
@@ -41,7 +41,8 @@ def patched() -> PatchResult:
 @functools.cache
 def results() -> dict[str, Readable]:
     site = Site("resid_post", 0, "first")
-    circuit = route_circuit(MODEL, ROUTES["inferential"], length=9, position=2)
+    edges = route_edges(MODEL, ROUTES["inferential"], 9, 2)
+    circuit = Circuit(edges, position_roles(9, 2))
     run = ai.load("tiny/inferential/1")
     pre = run.transformer, ai.sample(run.config.anchor_task, "id", 20, seed=0)
     bench = EdgeAblation(MODEL, aligned_sequences(FEW_KEYS, 2, 30, seed=0))

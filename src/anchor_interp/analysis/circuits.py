@@ -268,7 +268,6 @@ def score_circuit(
     Raises:
         ConfigError: as :func:`prune`, or a circuit that does not fit model and sequences.
     """
-    checked(bench, EdgeAblation, "bench")
     checked(n_subsets, int, "n_subsets", low=0)
     generator = np.random.default_rng(checked(seed, int, "seed", low=0))
     if not isinstance(circuit, Circuit):
@@ -296,9 +295,7 @@ def score_circuit(
         faithfulness=Performance(*whole.tolist()),
         remaining=Performance(*of_model[:, 0].tolist()),
         incompleteness=Performance(*np.abs(of_circuit - of_model).max(1).tolist()),
-        minimality=tuple(
-            EdgeLoss(name, tuple(index), Performance(*loss)) for name, index, loss in each_loss
-        ),
+        minimality=tuple(EdgeLoss(n, tuple(at), Performance(*loss)) for n, at, loss in each_loss),
         parts=circuit.parts,
     )
 
@@ -358,11 +355,8 @@ def reachable_circuit(bench: EdgeAblation, circuit: Circuit) -> Circuit:
     """The part of a circuit that can reach the output; ConfigError if it is not the bench's."""
     checked(bench, EdgeAblation, "bench")
     checked(circuit, Circuit, "circuit")
-    if (circuit.edges.shape, circuit.roles, circuit.parts) != (
-        bench.reachable.shape,
-        bench.roles,
-        bench.parts,
-    ):
+    needs = bench.reachable.shape, bench.roles, bench.parts
+    if (circuit.edges.shape, circuit.roles, circuit.parts) != needs:
         own = f"{circuit.parts}, shape {circuit.edges.shape}, positions {', '.join(circuit.roles)}"
         expected = f"{bench.reachable.shape}, {', '.join(bench.roles)} and {bench.parts}"
         raise ConfigError(f"the circuit has {own}; model and sequences have {expected}")

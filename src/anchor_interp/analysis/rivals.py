@@ -16,12 +16,10 @@ from anchor_interp.analysis.circuits import (
     random_circuits,
     reachable_circuit,
 )
-from anchor_interp.analysis.routes import ROUTES, Route, route_edges
+from anchor_interp.analysis.routes import ROUTES, route_edges
 from anchor_interp.analysis.statistics import permutation_p
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts
 from anchor_interp.interventions.edge_outputs import edge_outputs
-from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.tasks.sequences import position_roles
 
 _LARGE = 1e6  # rounds in double precision as a faithfulness does in single precision
 
@@ -82,15 +80,6 @@ class CircuitComparison(Readable):
             yield {"circuit": one.name, "size": one.size, **vars(one.faithfulness)}
 
 
-def route_circuit(model: HookedTransformer, route: Route, *, length: int, position: int) -> Circuit:
-    """A route's edges, in every head, for sequences with the key at a 0-based position.
-
-    Raises ConfigError if the model has one layer, or no second anchor fits behind the position.
-    """
-    roles = position_roles(length, checked(position, int, "position", low=0, high=length - 3))
-    return Circuit(route_edges(model, route, length, position), roles)
-
-
 def compare_circuit(
     bench: EdgeAblation, circuit: Circuit, *, n_random: int = 100, seed: int = 0
 ) -> CircuitComparison:
@@ -140,7 +129,6 @@ def rollouts(bench: EdgeAblation, sizes: Iterable[int]) -> tuple[RivalCircuit, .
 
     A size below 1 or above the number of edges that can reach the output is left out.
     """
-    checked(bench, EdgeAblation, "bench")
     share = attention_rollout(edge_outputs(bench.model, bench.rows).patterns, bench.at)
     by_share = np.argsort(-np.where(bench.reachable, share, -1), axis=None, kind="stable")
     fitting = [n for n in dict.fromkeys(sizes) if 1 <= n <= bench.reachable.sum()]

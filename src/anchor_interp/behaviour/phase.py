@@ -213,8 +213,8 @@ class Evaluation(Readable):
     """Every unseen pair by itself."""
     cells: CellAccuracy
     stable_rank: float | None
-    """Of W_Q in layer 0, the papers' W_Q(1); None for a zero matrix. Of a U-Net a mean over layers,
-    as is the condensation."""
+    """Of W_Q in layer 0, the papers' W_Q(1); None for a zero matrix. Of a network without known
+    queries (a U-Net, or q, k and v in one matrix) a mean over all matrices, as condensation is."""
     stable_rank_at_init: float | None
     condensation: float | None
     """Mean |cosine| between the neurons of that W_Q; None with a single neuron."""

@@ -254,9 +254,9 @@ class EdgeAblation(Readable):
     def _sets(self, sets: _Sets) -> Bool[np.ndarray, "circuit *edge"]:
         """Sets of edges as an array."""
         given = np.asarray(sets.cpu() if isinstance(sets, Tensor) else sets)
-        if given.dtype != np.bool_ or given.shape[1:] != self.reachable.shape:
-            each = self.reachable.shape
-            raise ConfigError(f"sets are {given.dtype} {given.shape}; expected bool (n, *{each})")
+        if given.dtype != np.bool_ or given.shape[1:] != self.reachable.shape or not len(given):
+            expected = f"expected bool (n, *{self.reachable.shape}), at least one"
+            raise ConfigError(f"sets are {given.dtype} {given.shape}; {expected}")
         return given
 
     def _aligned(self, sequences: Inputs) -> Examples:
@@ -354,9 +354,8 @@ def run_ablated(
     sequence, other = (torch.from_numpy(index).to(device) for index in pairs)
     n = len(sequence)
     parts = []
-    for chunk in torch.split(
-        torch.arange(len(ablated) * n, device="cpu"), BATCH
-    ):  # sets share passes
+    every = torch.arange(len(ablated) * n, device="cpu")
+    for chunk in torch.split(every, BATCH):  # sets share passes
         circuit, pair = chunk // n, (chunk % n).to(device)
         chosen = sequence[pair]
         edges = ablated[circuit, chosen.cpu() if ablated.shape[1] > 1 else 0].movedim(0, 1)

@@ -174,7 +174,11 @@ def recording(names: Iterable[str], into: dict[str, Tensor]) -> dict[str, Edit]:
 
 
 def _check_hooks(model: HookedTransformer, names: Iterable[str]) -> None:
-    """Raise a HookError for a hook that the model does not have or that cannot fire."""
+    """Raise a HookError for a hook that the model lacks, that cannot fire or has two layers."""
+    parts = [x for block in model.blocks for x in block.modules() if hasattr(x, "fwd_hooks")]
+    if len(parts) > len(set(parts)) and not is_bridge(model):
+        to_do = "a hook acts in all: give each its own (copy.deepcopy) and call model.setup()"
+        raise HookError(f"layers share {max(parts, key=parts.count).name}; {to_do}")
     for name in names:
         if name not in model.hook_dict:
             close = suggestion(str(name), model.hook_dict)

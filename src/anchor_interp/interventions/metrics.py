@@ -162,8 +162,9 @@ def _picked(values: Tensor, answers: np.ndarray) -> Tensor:
 def _check_examples(own: Any, patched: Tensor) -> None:
     """Refuse logits of other examples than those that a metric is of."""
     if own.shape != patched.shape:
-        mine, theirs = _counted(own[..., 0]), _counted(patched[..., 0])
-        raise ConfigError(f"the metric is of {mine} examples, {theirs} are patched")
+        (mine, has), (theirs, have) = ((_counted(x[..., 0]), x.shape[-1]) for x in (own, patched))
+        what = f"{mine} examples, {theirs}" if mine != theirs else f"{has} output tokens, {have}"
+        raise ConfigError(f"the metric is of {what} are patched; make it of these")
 
 
 def _counted(answers: Any) -> str:

@@ -281,11 +281,9 @@ class Twins:
         self, replacements: Sequence[Replacement], *, copies: int = 1, record: Iterable[str] = ()
     ) -> tuple[Float[Tensor, "n *k d_vocab"], dict[str, Tensor]]:
         """Logits of the patched sequences, the same ones several times in a row, and records."""
-        rows, size = (
-            self.rows[torch.arange(len(self.rows), device="cpu").repeat(copies)],
-            self.batch_size,
-        )
-        return replaced_run(self.model, rows, replacements, record=record, batch_size=size)
+        rows = self.rows[torch.arange(len(self.rows), device="cpu").repeat(copies)]
+        n = self.batch_size
+        return replaced_run(self.model, rows, replacements, record=record, batch_size=n)
 
     def result(
         self, sites: tuple[Site, ...] | tuple[Connection, ...], values: np.ndarray

@@ -134,10 +134,8 @@ def check_sites(model: HookedTransformer, sites: Sequence[Site]) -> tuple[Site, 
 
 def check_path(connection: Connection, examples: Examples) -> None:
     """ConfigError if a receiver is never at its sender's position: the stream stays at its own."""
-    sent, *received = (
-        position_mask(examples, site.position)
-        for site in (connection.sender, *connection.receiving)
-    )
+    sites = (connection.sender, *connection.receiving)
+    sent, *received = (position_mask(examples, site.position) for site in sites)
     if not all((sent & at).any() for at in received):
         raise ConfigError(f"a receiver in {connection} is at another position than the sender")
 
@@ -165,10 +163,8 @@ def position_mask(examples: Examples, position: Position | Integers) -> Bool[np.
     chosen: Bool[np.ndarray, "n pos"] = np.ones(examples.tokens.shape, np.bool_)
     column = np.arange(chosen.shape[1])
     if isinstance(position, str) and position in ("noise", "other"):
-        named = [
-            column == where[:, None] for where in (*examples.each_at.T, *examples.places.values())
-        ]
-        chosen = examples.inside & ~np.logical_or.reduce(named)
+        named = (*examples.each_at.T, *examples.places.values())
+        chosen = examples.inside & ~np.logical_or.reduce([column == x[:, None] for x in named])
     elif not isinstance(position, str) or position != "all":
         chosen = column == examples.positions(position)[:, None]
     return chosen

@@ -12,12 +12,15 @@ depends on, :attr:`Complexity.effective` on neither:
 * dead heads, which write nothing (OV = 0): their queries, keys and values count all the same.
 
 With rotary positions only rotations that commute with them are free, and QK is the map between
-equal positions. No LayerNorm gain is folded in. Matrices of any other module have a row for each
-number that an output is a sum over, a column for each output, and no heads. Where queries, keys and
-values are in one matrix, a table of architectures (:mod:`anchor_interp.models.parameters`) splits
-it; without one it is measured whole and is called ``fused``.
+equal positions. No LayerNorm gain is folded in; TransformerLens's folding, centring and refactoring
+change these numbers and no output, and a warning tells of folded gains alone. Matrices of any other
+module have a row for each number that an output is a sum over, a column for each output, and no
+heads. Where queries, keys and values are in one matrix, a table of architectures
+(:mod:`anchor_interp.models.parameters`) splits it; without one it is measured whole (``fused``).
 """
 
+import functools
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -44,9 +47,10 @@ from anchor_interp.models.matrix_complexity import (
     numbers,
     stable_rank,
 )
-from anchor_interp.models.parameters import Parameter, is_fused, parameters
+from anchor_interp.models.parameters import Parameter, is_fused, parameters, unwrapped
 from anchor_interp.models.transformer import HookedTransformer, check_model, is_transformer
 
+_warn = functools.cache(logging.getLogger(__name__).warning)  # once
 _INSIDE_A_HEAD = ("W_Q", "W_K", "W_V", "W_O")
 _QUERIES = r"(?i)(^|\.)(to_|w_?)?(q|query)(_proj|_lin|_attn)?$"
 
@@ -272,7 +276,8 @@ def main_numbers(model: Any, initial: Any = None) -> tuple[Numbers, Numbers]:
     last, first = _main_matrices(model), _main_matrices(initial)
     own, given = ([tuple(matrix.shape) for matrix in matrices] for matrices in (last, first))
     if own and given and own != given:
-        raise ConfigError(f"initial has a matrix of shape {given[0]}; the model has {own[0]}")
+        what = f"initial has a matrix of shape {given[0]}; the model has {own[0]}"
+        raise ConfigError(f"{what}; expected the same model before training")
 
     def mean(measure: Callable[[Tensor], float], matrices: Sequence[Tensor]) -> float | None:
         values = [value for each in matrices if (value := measured(measure, each)) is not None]
@@ -290,13 +295,15 @@ def _main_matrices(model: Any) -> list[Tensor]:
     if is_transformer(model):
         return [first_query_matrix(model)]
     every = list(_weights(model))
-    queries = [weight.left for weight in every if re.search(_QUERIES, weight.name)]
-    return queries[:1] or [weight.left for weight in every]
+    queries = [weight for weight in every if re.search(_QUERIES, unwrapped(weight.name))]
+    merged = [re.sub(r"heads\.\d+\.", "", weight.name) for weight in queries]
+    first = [x.left for x, name in zip(queries, merged, strict=True) if name == merged[0]]
+    return [torch.cat(first, 1)] if first else [weight.left for weight in every]
 
 
 def first_query_matrix(model: Any) -> Float[Tensor, "d_model neuron"]:
     """W_Q in layer 0 of a HookedTransformer with its heads merged."""
-    return merge_heads(model.blocks[0].attn.W_Q.detach())
+    return next(weight.left for weight in _weights(model) if weight.name == "W_Q")
 
 
 def _with_starts(model: Any, initial: Any) -> Iterator[tuple[_Weight, _Weight | None]]:
@@ -322,6 +329,8 @@ def _weights(model: Any) -> Iterator[_Weight]:
     if not is_transformer(model):
         for each in _tensors(model, are_measured=True):
             place, matrix = each.place, check_finite(each.matrix, f"the values of {each.name}")
+            if "base_layer" in place:
+                _warn(f"{place} is measured without its adapter; merge them (merge_and_unload)")
             if not each.parts:
                 in_head = each.group in ("qk", "vo") or is_fused(place)
                 yield _Weight(place, None, None, matrix, None, in_head)
@@ -329,10 +338,16 @@ def _weights(model: Any) -> Iterator[_Weight]:
                 yield _Weight(f"{place}.{name}", None, None, matrix[:, units], None, True)
         return
     check_weights(model)
+    kind = model.cfg.normalization_type
+    if kind in ("LNPre", "RMSPre") or getattr(model, "_weights_processed", False):
+        _warn(f"normalization_type is {kind}: if TransformerLens folded gains into the weights, "
+              "measures are not of the trained ones; load them unprocessed")  # fmt: skip
     yield _Weight("W_E", None, None, model.embed.W_E.detach())
     if hasattr(model, "pos_embed"):
         yield _Weight("W_pos", None, None, model.pos_embed.W_pos.detach())
     for layer, block in enumerate(model.blocks):
+        if block in [*model.blocks][:layer]:
+            continue
         attn = block.attn
         for name in ("W_Q", "W_K", "W_V"):
             # grouped queries store keys and values once a group, under _W_K and _W_V

@@ -64,10 +64,10 @@ def last_logits(
 
     Raises:
         ConfigError: as :func:`anchor_interp.models.inputs.model_rows`; weights or logits that are
-            not finite; dropout that acts.
+            not finite; dropout that acts; of a called model, rows that others or padding change.
     """
     if callable(model) and not is_transformer(model) and not isinstance(tokens, Rows):
-        return check_finite(called_logits(model, as_examples(tokens)), "the model's logits")
+        return called_logits(model, as_examples(tokens))
     logits = answer_logits(model, finite_rows(model, tokens))
     return check_finite(logits, "the model's logits")
 
@@ -76,37 +76,57 @@ def called_logits(model: Any, examples: Examples) -> Float[Tensor, "batch *k d_v
     """:func:`last_logits` of a model that is called, some rows at a time."""
     if getattr(model, "training", False):  # then dropout may act
         raise ConfigError("the model is in training mode; call model.eval() first")
-    weight = None
     if isinstance(model, nn.Module):
         check_dropout(model)
-        weight = next(model.parameters(), None)
+    starts = range(0, len(examples), _CALLED)
+    parts = [_called(model, examples[start : start + _CALLED]) for start in starts]
+    _check_alone(model, examples, logits := check_finite(torch.cat(parts), "the model's logits"))
+    return logits
+
+
+def _called(model: Any, examples: Examples) -> Float[Tensor, "batch *k d_vocab"]:
+    weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     on = torch.device("cpu") if weight is None else weight.device
-    found = []
-    for start in range(0, len(examples), _CALLED):
-        part = examples[start : start + _CALLED]
-        tokens, mask = torch.from_numpy(part.tokens.astype(np.int64)).to(on), part.attention_mask
-        if mask is None and not part.inside[:, 0].all():
-            warn_of_padding(part.padding)
-        masked = {} if mask is None else _masked(model, torch.from_numpy(mask).to(tokens))
-        with raising(ConfigError, "the model refuses the tokens: ", of=IndexError):
-            out = model(tokens, **masked)
-        logits = getattr(out, "logits", out)
-        if tuple(getattr(logits, "shape", ()))[:-1] != tokens.shape:
-            expected = f"expected logits {(*tokens.shape, 'd_vocab')}"
-            raise ConfigError(f"the model gives {shown(logits)}; {expected}")
-        at = torch.from_numpy(part.each_at)
-        read = torch.as_tensor(logits)[torch.arange(len(tokens), device=at.device)[:, None], at]
-        found.append(read[:, 0] if at.shape[1] == 1 else read)
-    return torch.cat(found)
+    tokens, mask = torch.from_numpy(examples.tokens.astype(np.int64)).to(on), None
+    if examples.attention_mask is not None:
+        mask = torch.from_numpy(examples.attention_mask).to(tokens)
+    elif not examples.inside[:, 0].all():
+        warn_of_padding(examples.padding)
+    with raising(ConfigError, "the model refuses the tokens: ", of=IndexError):
+        out = model(tokens, **({} if mask is None else _masked(model, mask)))
+    logits = getattr(out, "logits", out)
+    if tuple(getattr(logits, "shape", ()))[:-1] != tokens.shape:
+        expected = f"expected logits {(*tokens.shape, 'd_vocab')}"
+        remedy = "of several outputs pass these on, such as lambda tokens: model(tokens)[0]"
+        raise ConfigError(f"the model gives {shown(logits)}; {expected}: {remedy}")
+    at = torch.from_numpy(examples.each_at)
+    read = torch.as_tensor(logits)[torch.arange(len(tokens), device=at.device)[:, None], at]
+    return read[:, 0] if at.shape[1] == 1 else read
 
 
 def _masked(model: Any, mask: Int[Tensor, "batch pos"]) -> dict[str, Tensor]:
-    """What a called model gets beside its tokens; padding before a text moves no position."""
-    if bool(mask[:, 0].all() and (mask[:, 1:] <= mask[:, :-1]).all()):
-        return {"attention_mask": mask}
-    if "position_ids" not in inspect.signature(getattr(model, "forward", model)).parameters:
-        raise ConfigError("the model takes no position_ids; expected padding behind each text")
-    return {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+    """What a called model takes beside its tokens; padding before a text moves no position."""
+    given = {"attention_mask": mask}
+    if not bool(mask[:, 0].all() and (mask[:, 1:] <= mask[:, :-1]).all()):
+        given["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+    takes = inspect.signature(getattr(model, "forward", model)).parameters
+    takes_any = any(each.kind is each.VAR_KEYWORD for each in takes.values())
+    return {name: value for name, value in given.items() if takes_any or name in takes}
+
+
+def _check_alone(model: Any, examples: Examples, logits: Tensor) -> None:
+    """ConfigError if a row, one with padding if there is one, is answered otherwise by itself."""
+    tokens, mask = examples.tokens, examples.attention_mask
+    inside = np.ones(tokens.shape, np.bool_) if mask is None else mask
+    row = int((~inside.all(1) + (1 - inside[:, 0])).argmax())  # padding in front first
+    at = (inside[row].cumsum() - 1)[examples.each_at[row]]
+    again = Examples(tokens[row : row + 1, inside[row]], at=at[None])
+    own, alone = (x.cpu().double() for x in (logits[row], _called(model, again)[0]))
+    most = rounding(logits + 0.0, logits.dtype) * own.abs().amax() + own.std(correction=0) / 20
+    if not (own - alone).abs().amax() <= most:
+        reason = "other rows, padding or chance (such as dropout) changed its logits"
+        expected = "expected model.eval(), and a model that heeds attention_mask and position_ids"
+        raise ConfigError(f"row {row} by itself has another answer: {reason}; {expected}")
 
 
 def answer_logits(model: HookedTransformer, rows: Rows) -> Float[Tensor, "batch *k d_vocab"]:

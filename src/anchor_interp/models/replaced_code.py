@@ -72,6 +72,18 @@ def _is_replaced(name: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> 
     return old is not new and can_be_called and (name in _NAMES or name.startswith("__"))
 
 
+def are_built_alike(*networks: nn.Module) -> bool:
+    """Whether two networks have the same parts, code and settings; weights may differ."""
+
+    def kept(part: nn.Module) -> dict[str, Any]:
+        own = {**getattr(vars(part).get("cfg"), "__dict__", {}), **vars(part), "class": type(part)}
+        free = ("device", "training", "use_")  # where it is, and which hooks it has
+        return {name: value for name, value in own.items() if not name.startswith(free)
+                if callable(value) or isinstance(value, bool | float | str | None)}  # fmt: skip
+
+    return is_library_whole() and operator.eq(*(list(map(kept, x.modules())) for x in networks))
+
+
 class Snapshot:
     """A known model's parts and all that hangs on them, but no values of weights.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, StoreError, raising
@@ -20,6 +21,7 @@ from anchor_interp.behaviour.phase import Decision, Evaluation, Phase, decide
 from anchor_interp.models.decoding import generate
 from anchor_interp.models.exact import NAMES, exact_model, exact_shape
 from anchor_interp.models.networks import Network, as_transformer, build_network
+from anchor_interp.models.replaced_code import are_built_alike
 from anchor_interp.models.transformer import HookedTransformer, are_hooked, place
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.export import load_weights, save_weights
@@ -169,17 +171,18 @@ class Run(Readable):
 
     @property
     def is_edited(self) -> bool:
-        """Whether :attr:`model` has hooks, or other weights than its checkpoint, if it has one."""
+        """Whether :attr:`model` has hooks, or other weights or code than its checkpoint's."""
         if "model" not in vars(self) or self.path is None:
             return False
-        own: dict[str, Any] = self.model.state_dict()
-        file: dict[str, Any] = {}
+        file: Any = nn.Module()
         with contextlib.suppress(StoreError):  # without a checkpoint nothing says that it is equal
-            at = self.folder, self.config, self.step, self.device, self.dtype
-            file = model_at(*at).state_dict()
-        if are_hooked(self.model.modules()) or own.keys() != file.keys():
+            file = model_at(self.folder, self.config, self.step, self.device, self.dtype)
+        if are_hooked(self.model.modules()) or not are_built_alike(self.model, file):
             return True
-        return any(a.is_meta or not torch.equal(a, file[name].to(a)) for name, a in own.items())
+        own, stored = self.model.state_dict(), file.state_dict()
+        return own.keys() != stored.keys() or any(
+            a.is_meta or not torch.equal(a, stored[name].to(a)) for name, a in own.items()
+        )
 
     @property
     def phase(self) -> Phase:

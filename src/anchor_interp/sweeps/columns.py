@@ -15,7 +15,7 @@ import numpy as np
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.rounding import decimal
-from anchor_interp._util.schema import shown, suggestion
+from anchor_interp._util.schema import checked, shown, suggestion
 from anchor_interp.analysis.mechanism import NUMBERS
 from anchor_interp.behaviour.phase import CellAccuracy
 from anchor_interp.models.shapes import InitConfig, ModelConfig
@@ -219,8 +219,8 @@ def rows_where(
     conditions: dict[str, tuple[Value, ...]] = {}
     kept = list(rows)
     columns = sorted({column for row in rows for column in row}) if where else []
-    for name, wanted in where.items():
-        values = tuple(wanted) if isinstance(wanted, list | tuple | set | frozenset) else (wanted,)
+    for name, wanted in checked(where, Mapping, "where").items():
+        values = tuple(wanted) if np.iterable(wanted) and not isinstance(wanted, str) else (wanted,)
         check_column(name, "where", columns)
         before, kept = kept, [r for r in kept if plain(r.get(name)) in map(plain, values)]
         if not kept:

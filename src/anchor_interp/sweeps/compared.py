@@ -61,13 +61,13 @@ def compared(
 ) -> Compared:
     """The runs that a question is about; arguments as of :func:`anchor_interp.effect`."""
     given = _rows(table)
+    columns = list(dict.fromkeys(name for row in given for name in row))
+    for name in (of, on, *within, *cluster):
+        check_column(name, "column", columns)
     for row in given:
         row |= {n: plain(row[n]) for n in {of, on, *within, *cluster, *where} & row.keys()}
     numbers = {id(row): f"row {i}" for i, row in enumerate(given) if is_missing(row.get("run_id"))}
     rows = distinct_runs(rows_where(given, where)[0])
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    for name in (of, on, *within, *cluster):
-        check_column(name, "column", columns)
     why = {id(row): _why_left_out(row, of, on) for row in rows}
     counted = [row for row in rows if not why[id(row)]]
     if not all(isinstance(row[of], int | float) for row in counted):

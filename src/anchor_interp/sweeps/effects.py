@@ -345,7 +345,7 @@ def effect(
         where: The value, or a list of values, to keep, by column.
     """
     checked(least, float, "least", low=0)
-    within, cluster = ([x] if isinstance(x, str) else [*x] for x in (within, cluster))
+    within, cluster = ([x] if isinstance(x, str | int) else [*x] for x in (within, cluster))
     asked: dict[str, Any] = {"within": within, "between": between, "cluster": cluster}
     found = compared(table, of, on, where=where or {}, **asked)
     kinds = found.between
