@@ -184,7 +184,9 @@ class _Worker:
 
     def give(self, job: Job) -> None:
         self.job, self._results = job, []
-        self._send(to_dict(job))
+        with contextlib.suppress(BrokenPipeError):  # news and end notice that it has died
+            self._jobs.write(json.dumps(to_dict(job)).encode() + b"\n")
+            self._jobs.flush()
 
     def unfinished(self) -> list[str]:
         """The runs of its job that have no result."""
@@ -233,8 +235,3 @@ class _Worker:
                 text = f"the worker of {path} died ({how}); start again to resume it"
                 self._results.append(RunResult(name, path, AnchorInterpError(text)))
         return self._results[before:]
-
-    def _send(self, data: Any) -> None:
-        with contextlib.suppress(BrokenPipeError):  # news and end notice that it has died
-            self._jobs.write(json.dumps(data).encode() + b"\n")
-            self._jobs.flush()

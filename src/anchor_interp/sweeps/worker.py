@@ -128,7 +128,8 @@ def _forked(pipes: Sequence[tuple[int, int]], parent: int) -> tuple[tuple[int, i
 
     def stop(*_: object) -> None:
         for child in children:
-            os.kill(child, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(child, signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, stop)
     for jobs, _ in pipes:

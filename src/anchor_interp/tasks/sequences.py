@@ -18,8 +18,7 @@ from anchor_interp._util.schema import checked, digest, shown
 from anchor_interp.tasks.examples import Dataset, Examples
 from anchor_interp.tasks.functions import MAX_TOKEN, ROLES, Pair
 from anchor_interp.tasks.hashing import below, hash_counter, stream_key
-from anchor_interp.tasks.rules import AnchorRules, require_anchors
-from anchor_interp.tasks.split import Keys, noise_side
+from anchor_interp.tasks.rules import AnchorRules, Keys, require_anchors
 
 if TYPE_CHECKING:
     import torch
@@ -322,7 +321,8 @@ def _noise(
     task: AnchorRules, keys: Keys, hashing_key: np.uint64, counter: UInt64[np.ndarray, " n"]
 ) -> UInt8[np.ndarray, "n length"]:
     """A token for every position; the high and low half of a hash serve two positions."""
-    allowed = task.on_side(noise_side(task.split, keys), np.arange(task.length))
+    banned = task.split == "every-position" and keys == "train"  # no test key in noise
+    allowed = task.on_side("train" if banned else "all", np.arange(task.length))
     tokens, bits = np.empty((len(counter), task.length), np.uint8), counter
     for place in range(task.length):
         if place % 2 == 0:
