@@ -127,7 +127,7 @@ class _Batch:
             name = self._waiting.pop(0)
             error = error_of(self._begin, name)
             if name not in self._sessions:
-                yield RunResult(name, self._folder / name, error)
+                yield RunResult(name, error)
 
     def _begin(self, name: str) -> None:
         """Start or resume a run, unless it is done."""
@@ -200,7 +200,7 @@ class _Batch:
     def _leave(self, name: str, error: AnchorInterpError | None) -> RunResult:
         del self._sessions[name]
         self._held.pop(name).close()
-        return RunResult(name, self._folder / name, error)
+        return RunResult(name, error)
 
     def _check_stopped(self) -> None:
         if self._stopped():

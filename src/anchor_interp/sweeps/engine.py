@@ -36,7 +36,6 @@ class RunResult:
     """How a run ended; the error is None if it is finished and measured."""
 
     name: str
-    path: Path
     error: AnchorInterpError | None
 
 

@@ -207,7 +207,7 @@ class _Worker:
             elif kind == "result":
                 name, error = message
                 failure = None if error is None else getattr(errors, error[0])(error[1])
-                self._results.append(RunResult(name, self._folder / name, failure))
+                self._results.append(RunResult(name, failure))
             elif kind == "idle":
                 self.job = None
             else:
@@ -231,7 +231,6 @@ class _Worker:
             if code == -signal.SIGKILL:
                 how += ", perhaps for lack of memory"
             for name in self.unfinished():
-                path = self._folder / name
-                text = f"the worker of {path} died ({how}); start again to resume it"
-                self._results.append(RunResult(name, path, AnchorInterpError(text)))
+                text = f"the worker of {self._folder / name} died ({how}); start again to resume it"
+                self._results.append(RunResult(name, AnchorInterpError(text)))
         return self._results[before:]

@@ -217,7 +217,7 @@ class _Cluster:
             if task.begun is not None:
                 forget(path / ".lock", task.begun.host, task.begun.pid)
             error = kind(f"the task of {path} {what}; start again to resume it")
-            yield RunResult(name, path, error)
+            yield RunResult(name, error)
 
 
 def _first_line(error: Exception | None) -> str:

@@ -15,7 +15,7 @@ from jaxtyping import Int64, Integer, UInt8, UInt64
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, digest, shown
-from anchor_interp.tasks.examples import Dataset, Examples
+from anchor_interp.tasks.examples import MAX_EXAMPLES, Dataset, Examples
 from anchor_interp.tasks.functions import MAX_TOKEN, ROLES, Pair
 from anchor_interp.tasks.hashing import below, hash_counter, stream_key
 from anchor_interp.tasks.rules import AnchorRules, Keys, require_anchors
@@ -35,8 +35,6 @@ PROBE_POSITION = 2
 """The position of the key, 99, in :data:`PROBE_TOKENS`."""
 PROBE = Examples([PROBE_TOKENS], places={"key": 2, "first": 3, "second": 4})
 """The sequence of both papers' figures."""
-MAX_SEQUENCES = 1 << 31
-"""Most sequences of one request."""
 _CHUNK = 1 << 15
 _IN_A_ROW: tuple[Place, ...] = ("key", "first", "second")
 _COLUMNS = ("tokens", "targets", "key", "position", "pair", "role")
@@ -187,7 +185,7 @@ def draw(
 
     Pairs and (position, key) combinations are uniform; streams of one seed are independent.
     """
-    n = checked(n, int, "n", low=0, high=MAX_SEQUENCES)
+    n = checked(n, int, "n", low=0, high=MAX_EXAMPLES)
     hashing_key = stream_key(seed, stream)
     index = task.indices(pairs)
     position, key = task.cells(keys)
