@@ -25,7 +25,7 @@ from anchor_interp._util.schema import (
 from anchor_interp.models.shapes import InitConfig, ModelConfig, example_bytes, n_activations
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS
-from anchor_interp.tasks.examples import MAX_EXAMPLES
+from anchor_interp.tasks.contract import MAX_EXAMPLES
 from anchor_interp.tasks.rules import require_anchors
 from anchor_interp.tasks.task import Task
 

@@ -7,9 +7,11 @@ import numpy as np
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import check_name, checked, shown
-from anchor_interp.tasks.examples import MAX_EXAMPLES, Dataset
+from anchor_interp.tasks.examples import Dataset
 from anchor_interp.tasks.task import Task
 
+MAX_EXAMPLES = 1 << 31
+"""Most examples of one request."""
 _BLOCK, _MOST_BLOCKS = 1 << 22, 16  # tokens that are checked at a time, and how often at most
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 else:
     Integers = Any
 """Integers as an array, a tensor on any device, or lists."""
-MAX_EXAMPLES = 1 << 31
-"""Most examples of one request."""
 _LOGGER = logging.getLogger(__name__)
 
 SplitRole = Literal["train", "id", "ood"]

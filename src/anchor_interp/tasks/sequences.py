@@ -15,7 +15,8 @@ from jaxtyping import Int64, Integer, UInt8, UInt64
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, digest, shown
-from anchor_interp.tasks.examples import MAX_EXAMPLES, Dataset, Examples
+from anchor_interp.tasks.contract import MAX_EXAMPLES
+from anchor_interp.tasks.examples import Dataset, Examples
 from anchor_interp.tasks.functions import MAX_TOKEN, ROLES, Pair
 from anchor_interp.tasks.hashing import below, hash_counter, stream_key
 from anchor_interp.tasks.rules import AnchorRules, Keys, require_anchors
