@@ -113,7 +113,7 @@ def children(process: int) -> list[int]:
 
 
 def workers(driver: int) -> list[int]:
-    """The worker processes of a driver: children of the process that forked them."""
+    """The worker processes of a driver: children of the server that forks them."""
     return [worker for server in children(driver) for worker in children(server)]
 
 

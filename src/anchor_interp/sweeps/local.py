@@ -1,19 +1,17 @@
 """Jobs on this machine: one worker process for each core, with one thread each.
 
 A worker reads its jobs from a pipe, one line of JSON each, and does one after the other. On Linux
-workers for the CPU are forked by a process that has loaded PyTorch; others are new processes.
+workers for the CPU are forked from a process that has loaded PyTorch; others are new processes.
 Neither imports anything of the program that started it, so a script needs no
 ``if __name__ == "__main__"``. A worker whose parent has died stops its training, which checkpoints
 first: killing the driver loses nothing and leaves no process behind.
 """
 
 import contextlib
-import itertools
 import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -28,20 +26,13 @@ from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, to_dict
 from anchor_interp.runs.config import memory_bytes
 from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, drive
-from anchor_interp.tasks.registry import TASKS_VARIABLE, further_tasks
+from anchor_interp.sweeps.fork_server import ForkServer, start_python
 
 WORKER_BYTES = 600 << 20
 """Approximate memory of a worker without its runs: Python, torch and TransformerLens."""
 MEMORY_SHARE = 0.8
 """How much of the machine's memory all workers may use."""
 _POLL_SECONDS = 0.5
-_PROGRAM = """
-import json, sys
-setup = json.loads(sys.argv[1])
-sys.path[:] = setup.pop("import_path")
-from anchor_interp.sweeps.worker import work
-work(**setup)
-"""
 _LOGGER = logging.getLogger("anchor_interp")
 
 
@@ -66,13 +57,12 @@ class LocalEngine:
         self, jobs: Iterator[Job | None], folder: Path, progress: Callable[[str], Progress]
     ) -> Generator[RunResult, None, None]:
         """See :meth:`anchor_interp.sweeps.engine.Engine.run`; ConfigError without the device."""
-        ahead: list[_Worker] = []
-        if sys.platform == "linux" and self.device in ("auto", "cpu"):
-            # first: they load torch while this program does
-            ahead = _started(folder, self.device, self.workers or available_cores())
-        workers = _Workers(folder, self.device, self.slots(), ahead)
-        if self._kind() != "cpu":
-            workers.close()  # one that was forked could not use a GPU
+        may_fork = sys.platform == "linux" and self.device in ("auto", "cpu")
+        server = ForkServer() if may_fork else None  # first: it loads torch while this program does
+        slots = self.slots()
+        if server is not None and self._kind() != "cpu":
+            server = server.close()
+        workers = _Workers(folder, self.device, slots, server)
         return drive(lambda: workers, jobs, Meters(folder, progress))
 
     def _kind(self) -> str:
@@ -84,13 +74,10 @@ class LocalEngine:
 class _Workers:
     """The worker processes; one is started when there is a job and no worker is idle."""
 
-    def __init__(self, folder: Path, device: str, slots: int, ahead: list["_Worker"]) -> None:
-        self._folder, self._device, self._slots, self._all = folder, device, slots, ahead
-        self._processes = {worker.process for worker in ahead}
+    def __init__(self, folder: Path, device: str, slots: int, server: ForkServer | None) -> None:
+        self._folder, self._device, self._slots, self._server = folder, device, slots, server
         self._memory = MEMORY_SHARE * memory_limit()
-
-    def __del__(self) -> None:
-        self.close()  # an engine that never gets to its first job
+        self._all: list[_Worker] = []
 
     @property
     def busy(self) -> list["_Worker"]:
@@ -100,9 +87,10 @@ class _Workers:
         while len(self.busy) < self._slots and (job := queue.take(self._fits)) is not None:
             worker = next((worker for worker in self._all if worker.job is None), None)
             if worker is None:
-                (worker,) = _started(self._folder, self._device, 1)
+                if self._server is not None and not self._server.is_alive():
+                    self._server = ForkServer()
+                worker = _Worker(self._folder, self._device, self._server)
                 self._all.append(worker)
-                self._processes.add(worker.process)
             worker.give(job)
 
     def running(self) -> list[str]:
@@ -120,13 +108,12 @@ class _Workers:
                 yield from worker.end()
 
     def close(self) -> None:
-        for process in self._processes:
-            process.terminate()  # idle workers may still be loading
+        for worker in self.busy:
+            worker.stop()
+        if self._server is not None:
+            self._server.close()
         for worker in self._all:
             worker.end()
-        for process in self._processes:
-            process.wait()
-        self._all, self._processes = [], set()
 
     def _fits(self, job: Job) -> bool:
         """Whether the memory suffices for this job too; always if no other is running."""
@@ -136,51 +123,30 @@ class _Workers:
         return not jobs or WORKER_BYTES * (1 + len(jobs)) + of_runs <= self._memory
 
 
-def _started(folder: Path, device: str, n: int) -> list["_Worker"]:
-    """Start a process with one thread; it is one worker, or forks several.
-
-    Ctrl-C does not reach it: the program decides what to do.
-    """
-    pipes = [(*os.pipe(), *os.pipe()) for _ in range(n)]
-    theirs = [(jobs, reports) for jobs, _, _, reports in pipes]
-    setup: dict[str, Any] = {"folder": os.fspath(folder), "device": device, "pipes": theirs}
-    setup |= {"level": _LOGGER.getEffectiveLevel(), "parent": os.getpid()}
-    setup |= {"import_path": list(map(str, sys.path))}
-    # one thread that sleeps while it waits, from before torch is loaded
-    environment = {"OMP_WAIT_POLICY": "PASSIVE"} | os.environ | {"OMP_NUM_THREADS": "1"}
-    environment["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
-    environment[TASKS_VARIABLE] = os.pathsep.join(further_tasks())
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # for these
-    # a process starts with those signals blocked that its parent blocks
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    ends = [*itertools.chain(*theirs)]
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, json.dumps(setup)],
-            stdin=subprocess.DEVNULL, pass_fds=ends, env=environment,
-        )  # fmt: skip
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        for end in ends:
-            os.close(end)
-    return [_Worker(folder, process, giver, reader, n == 1) for _, giver, reader, _ in pipes]
-
-
 class _Worker:
-    """A worker that does jobs and reports messages and results through a pipe."""
+    """A process that does jobs and reports messages and results through a pipe."""
 
-    def __init__(
-        self, folder: Path, process: subprocess.Popen[bytes], giver: int, reader: int, alone: bool
-    ) -> None:
-        self._folder, self._unread, self._is_alone = folder, b"", alone
-        self.process = process
-        """The worker, or the process that forked it and passes SIGTERM on to all of its workers."""
+    def __init__(self, folder: Path, device: str, server: ForkServer | None) -> None:
+        self._folder, self._unread = folder, b""
         self.job: Job | None = None
         self.has_ended = False
-        self._code: int | None = None
         self._results: list[RunResult] = []  # of its job so far
-        os.set_blocking(reader, False)
-        self.reports, self._jobs = os.fdopen(reader, "rb", buffering=0), os.fdopen(giver, "wb")
+        (jobs, giver), (receiver, sender) = os.pipe(), os.pipe()
+        os.set_blocking(receiver, False)
+        self.reports, self._jobs = os.fdopen(receiver, "rb", buffering=0), os.fdopen(giver, "wb")
+        setup: dict[str, Any] = {"device": device, "folder": os.fspath(folder)}
+        setup["level"] = _LOGGER.getEffectiveLevel()
+        try:
+            if server is not None:
+                self.stop: Callable[[], object] = server.close
+                self._wait: Callable[[], int | None] = server.fork(setup, jobs, sender)
+            else:
+                setup["reports"] = sender
+                process = start_python("worker", "work", setup, jobs, sender)
+                self.stop, self._wait = process.terminate, process.wait
+        finally:
+            os.close(jobs)
+            os.close(sender)
 
     def give(self, job: Job) -> None:
         self.job, self._results = job, []
@@ -210,20 +176,16 @@ class _Worker:
                 self._results.append(RunResult(name, failure))
             elif kind == "idle":
                 self.job = None
-            else:
-                (self._code,) = message
         return self._results[before:]
 
     def end(self) -> list[RunResult]:
-        """Wait until the worker has ended; the results of its runs."""
+        """Wait until the process has ended; the results of its runs."""
         with contextlib.suppress(OSError):
             self._jobs.close()
+        code = self._wait()
         before = len(self._results)
         with self.reports:
-            while not self.has_ended:
-                wait([self.reports.fileno()])
-                self.news()
-        code = self.process.wait() if self._is_alone else self._code
+            self.news()
         if self.job is not None:
             how = "with the process that forked it"
             if code is not None:

@@ -1,16 +1,14 @@
 """What a worker process of any engine does with a job: train its runs, then measure them."""
 
 import contextlib
-import gc
-import importlib
-import itertools
 import json
 import logging
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +18,7 @@ from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.measurements import Measure, measure_run
 from anchor_interp.sweeps.engine import Job, RunResult
 
-_LOOK_SECONDS, _PATIENCE_SECONDS = 0.5, 300.0
+_PATIENCE_SECONDS = 300.0
 _LOGGER = logging.getLogger("anchor_interp")
 
 
@@ -85,23 +83,17 @@ class _Reports(logging.Handler):
             self._reports.write(json.dumps(message).encode() + b"\n")
 
 
-def work(
-    folder: str, device: str, level: int, pipes: Sequence[tuple[int, int]], parent: int
-) -> None:
-    """The worker processes, one for each pair of pipes; several are forked by this process.
+def work(folder: str, device: str, reports: int, parent: int, level: int) -> None:
+    """The worker process: do the jobs on standard input until it closes, or its parent dies.
 
-    A worker does the jobs of its first pipe until it closes, or its parent dies. Messages of this
-    level or above and results go into the second.
+    Messages of this level or above and results go to the file descriptor ``reports``.
     """
-    for needed in ("runs.train", "sweeps.batch"):  # with them, all that a worker needs
-        importlib.import_module(f"anchor_interp.{needed}")
-    (jobs, reports), parent = _forked(pipes, parent) if pipes[1:] else (pipes[0], parent)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     driver = _Reports(os.fdopen(reports, "wb", buffering=0))
     _LOGGER.setLevel(level)
     _LOGGER.addHandler(driver)
     try:
-        for line in os.fdopen(jobs, encoding="utf-8"):
+        for line in sys.stdin:
             job = read_job(json.loads(line))
             for result in do_job(job, Path(folder), device=device, threads=1):
                 error = result.error
@@ -112,45 +104,13 @@ def work(
         raise SystemExit(130) from None
 
 
-def _forked(pipes: Sequence[tuple[int, int]], parent: int) -> tuple[tuple[int, int], int]:
-    """In each worker, its pipes and the process that forked it, which tells how workers end.
-
-    That process has one thread when it forks and has not touched a GPU, so this is safe on Linux.
-    """
-    gc.freeze()  # a collection would copy the pages that workers share
-    server, children = os.getpid(), dict[int, int]()
-    for pair in pipes:
-        if not (child := os.fork()):
-            for end in set(itertools.chain(*pipes)) - {*pair}:
-                os.close(end)  # no pipe closes as long as another process has its end
-            return pair, server
-        children[child] = pair[1]
-
-    def stop(*_: object) -> None:
-        for child in children:
-            with contextlib.suppress(ProcessLookupError):  # it has just ended
-                os.kill(child, signal.SIGTERM)
-
-    signal.signal(signal.SIGTERM, stop)
-    for jobs, _ in pipes:
-        os.close(jobs)
-    while children and os.getppid() == parent:
-        child, status = os.waitpid(-1, os.WNOHANG)
-        if not child:
-            time.sleep(_LOOK_SECONDS)
-            continue
-        with os.fdopen(children.pop(child), "wb", buffering=0) as reports:
-            _Reports(reports).send("exit", os.waitstatus_to_exitcode(status))
-    raise SystemExit
-
-
 def _end_with(parent: int) -> None:
     """Send this process SIGTERM when its parent has died, and again every few minutes.
 
     A second SIGTERM soon after the first would mean not to wait for a checkpoint.
     """
     while os.getppid() == parent:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(1)
     while True:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_PATIENCE_SECONDS)
