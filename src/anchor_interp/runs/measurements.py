@@ -16,7 +16,7 @@ import operator
 import pkgutil
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,34 +155,37 @@ def _is_column(value: Any) -> bool:
 
 def kept(path: Path, measure: Measure, step: int) -> Any | None:
     """The value that a run folder keeps of a measure; None if it has to be measured."""
-    about = _about(measure, step)
-    found = _valid(RunFolder(path), lambda entry: _has(entry, about))
-    return next((entry.get("value") for entry in found), None)
+    folder = RunFolder(path)
+    return _value(folder, folder.measurements(), measure, step)
 
 
 def kept_columns(path: Path) -> dict[str, float]:
     """What a run folder keeps for columns of tables, by names such as ``norm``, ``norms.first``."""
     folder, columns = RunFolder(path), dict[str, float]()
-    about = {"column": True, "step": max(folder.steps(), default=0)}
-    for entry in _valid(folder, lambda entry: _has(entry, about)):
-        name, value = entry["name"], entry["value"]
-        parts = value if isinstance(value, Mapping) else {"": value}
-        columns |= {f"{name}.{part}".rstrip("."): float(n) for part, n in parts.items()}
+    entries = [entry for entry in folder.measurements() if entry.get("column")]
+    if not entries:
+        return {}
+    last = folder.steps()[-1]
+    weights = folder.weights_digest(last)
+    for entry in entries:
+        if (entry.get("step"), entry.get("weights")) == (last, weights):
+            name, value = entry["name"], entry["value"]
+            parts = value if isinstance(value, Mapping) else {"": value}
+            columns |= {f"{name}.{part}".rstrip("."): float(n) for part, n in parts.items()}
     return columns
 
 
 def kept_along(path: Path) -> dict[str, tuple[Row, ...]]:
     """What a run folder keeps along training: by function, rows (:func:`rows_along`) by step."""
-    folder, found = RunFolder(path), dict[str, dict[int, Values | str]]()
-    along = [e for e in folder.measurements() if str(e.get("name")).startswith(ALONG)]
-    newest, steps = {e["name"]: e["version"] for e in along}, folder.steps()
-
-    def fits(entry: Row) -> bool:
-        name = entry.get("name")
-        return name in newest and entry["version"] == newest[name] and entry["step"] in steps
-
-    for entry in _valid(folder, fits):
-        found.setdefault(entry["name"].removeprefix(ALONG), {})[entry["step"]] = entry["value"]
+    folder = RunFolder(path)
+    entries = [entry for entry in folder.measurements() if str(entry.get("name")).startswith(ALONG)]
+    newest = {entry["name"]: entry["version"] for entry in entries}
+    found: dict[str, dict[int, Values | str]] = {}
+    for entry in entries:
+        name, step = entry["name"], entry["step"]
+        is_newest = entry["version"] == newest[name] and step in folder.steps()
+        if is_newest and entry["weights"] == folder.weights_digest(step):
+            found.setdefault(name.removeprefix(ALONG), {})[step] = entry["value"]
     return {
         name: rows_along(({"step": step}, values) for step, values in sorted(series.items()))
         for name, series in found.items()
@@ -209,9 +212,10 @@ def rows_along(found: Iterable[tuple[Row, Values | str]]) -> tuple[Row, ...]:
 
 def lacking(path: Path, measures: Iterable[Measure]) -> list[tuple[Measure, int]]:
     """The measures that a run folder lacks, each with the step: its newest if none is named."""
-    last = max(RunFolder(path).steps(), default=0)
+    folder = RunFolder(path)
+    entries, last = folder.measurements(), max(folder.steps(), default=0)
     wanted = [(measure, step) for measure in measures for step in measure.steps or (last,)]
-    return [(measure, step) for measure, step in wanted if kept(path, measure, step) is None]
+    return [(m, step) for m, step in wanted if _value(folder, entries, m, step) is None]
 
 
 def keep(run: "Run", measure: Measure, value: Any) -> None:
@@ -256,11 +260,13 @@ def _measure(run: "Run", measure: Measure, stopped: "StopRequest") -> None:
         raise InterruptedRunError(_STOPPED)
 
 
-def _valid(folder: RunFolder, fits: Callable[[Row], bool]) -> Iterator[Row]:
-    """The entries that fit, of the weights that the checkpoint at their step has."""
-    for entry in filter(fits, folder.measurements()):
-        if entry.get("weights") == folder.weights_digest(entry["step"]):
-            yield entry
+def _value(folder: RunFolder, entries: list[Row], measure: Measure, step: int) -> Any | None:
+    """The value among the entries that is of this measure, step and weights."""
+    about = _about(measure, step)
+    for entry in entries:
+        if _has(entry, about) and entry.get("weights") == folder.weights_digest(step):
+            return entry.get("value")
+    return None
 
 
 def _about(measure: Measure, step: int) -> Row:

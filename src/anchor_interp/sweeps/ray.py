@@ -29,7 +29,7 @@ from anchor_interp._util.schema import checked, shown, to_dict
 from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, drive
 from anchor_interp.tasks.registry import further_tasks
 
-_POLL_SECONDS = 2.0  # results are not waited for so long
+_POLL_SECONDS = 2.0  # a result ends the wait at once
 _ANSWER_SECONDS = 10.0
 _LOGGER = logging.getLogger("anchor_interp")
 
