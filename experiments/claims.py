@@ -30,7 +30,7 @@ from typing import Any, Literal
 from scipy.stats import false_discovery_control
 
 from anchor_interp._util.errors import StoreError
-from anchor_interp.sweeps.effects import FEWEST, LEVEL, Estimate, judge_effect
+from anchor_interp.sweeps.effects import FEWEST, LEVEL, judge_effect
 from effects import Effect, Finding, Rows
 
 HERE = Path(__file__).parent
@@ -182,12 +182,13 @@ def _judged(
         row["run_id"] for study in runs for row in tables[study]
         if study in claim.known or row["seed"] in KNOWN_SEEDS
     )  # fmt: skip
-    n_known = len(known & set(found.runs))
+    n_known, equal = len(known & set(found.runs)), found.adjusted
     rest = {name: [r for r in tables[name] if r["run_id"] not in known] for name in runs}
     others = _found(claim, rest, False) if n_known else None
     return Judgement(
         claim.name, verdict, reason, replace(found, parts={}, also={}), q,
-        at_equal_settings=_holds(found.adjusted, claim.least),
+        at_equal_settings=None if equal is None
+        else equal.effect >= claim.least and equal.p <= LEVEL,
         parts=parts,
         also=_judged_parts(found.also, claim.least),
         known=n_known,
@@ -195,18 +196,13 @@ def _judged(
     )  # fmt: skip
 
 
-def _holds(found: Estimate | None, least: float) -> bool | None:
-    return None if found is None else found.effect >= least and found.p <= LEVEL
-
-
 def _judged_parts(parts: Mapping[str, Finding], least: float) -> dict[str, Judgement]:
     p_values = {name: part.found.p for name, part in parts.items() if part.found is not None}
     q_values = dict(zip(p_values, holm([*p_values.values()]), strict=True))
-    judged = {}
-    for name, part in parts.items():
-        verdict, reason = _decide(part, least, q_values.get(name))
-        judged[name] = Judgement(name, verdict, reason, part, q_values.get(name))
-    return judged
+    return {
+        name: Judgement(name, *_decide(part, least, q := q_values.get(name)), part, q)
+        for name, part in parts.items()
+    }
 
 
 def _found(claim: Claim, tables: Mapping[str, Rows], whole: bool) -> Finding | None:
@@ -238,12 +234,11 @@ def _decide(found: Finding | None, least: float, q: float | None) -> tuple[Verdi
     other = found.with_censored
     if other is None:
         return verdict, reason
-    unless = f"{other.effect:+.2f} with the runs that did not converge"
     if verdict == "reversed" and (other.effect >= 0 or other.p > LEVEL):
         verdict, reason = judge_effect(found.found, least, 1.0)
     against = verdict == "not supported" and other.effect >= least
     if against or (verdict == "supported" and other.effect < least):
-        return "inconclusive", unless
+        return "inconclusive", f"{other.effect:+.2f} with the runs that did not converge"
     return verdict, reason
 
 

@@ -22,10 +22,9 @@ from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from anchor_interp._util.errors import AnchorInterpError, ConfigError
+from anchor_interp import AnchorInterpError, ConfigError, load
 from anchor_interp._util.files import write_output
 from anchor_interp.pages.page import output_folder
-from anchor_interp.runs.run import load
 from anchor_interp.sweeps.effects import Estimate
 from anchor_interp.sweeps.local import LocalEngine
 from claims import Claim, Judgement, claims_of, judge_all, scripts
@@ -83,7 +82,7 @@ def main(file: str, arguments: Sequence[str] | None = None) -> int:
     return exit_code(path.stem, work)
 
 
-def exit_code(name: str, work: Callable[[], int]) -> int:
+def exit_code(name: str, work: Callable[[], int | None]) -> int:
     """The exit code of a command; an error is one line on standard error."""
     logger = logging.getLogger("anchor_interp")
     handler, level = logging.StreamHandler(), logger.level
@@ -91,7 +90,7 @@ def exit_code(name: str, work: Callable[[], int]) -> int:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        return work()
+        return work() or 0
     except KeyboardInterrupt:
         logger.error("interrupted; what was done is kept, and the same command resumes")
         return 130
@@ -143,11 +142,11 @@ def montage(panels: Panels) -> bytes:
             heading = Figure(figsize=(image.shape[1] / DPI, 0.3))
             heading.text(0.5, 0.4, title, ha="center", va="center", fontsize=11)
             images.append(np.vstack([_padded(_pixels(heading), 33, image.shape[1]), image]))
-        height = max(image.shape[0] for image in images)
+        height = max(map(len, images))
         rows.append(np.hstack([_padded(image, height, image.shape[1]) for image in images]))
     width = max(row.shape[1] for row in rows)
-    whole = np.vstack([_padded(row, row.shape[0], width) for row in rows])
-    sheet = Figure(figsize=(width / DPI, whole.shape[0] / DPI), dpi=DPI)
+    whole = np.vstack([_padded(row, len(row), width) for row in rows])
+    sheet = Figure(figsize=(width / DPI, len(whole) / DPI), dpi=DPI)
     sheet.figimage(whole)
     data = io.BytesIO()
     sheet.savefig(data, format="png", dpi=DPI)

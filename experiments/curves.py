@@ -7,7 +7,7 @@ table is written each time that a run has ended, in the order of training.
 import csv
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean
@@ -25,7 +25,7 @@ from anchor_interp.runs.loop import StepEvent, TrainState, fit
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.session import Probes, Session
 from anchor_interp.runs.store import writing
-from anchor_interp.sweeps.spec import Grid, Sweep
+from anchor_interp.sweeps.spec import Grid
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import draw
 from effects import Row, grouped
@@ -49,12 +49,9 @@ def curve_study(
 
     ``witnesses`` turns the rows of all curves into those that claims are judged on.
     """
-
-    def sweep() -> Sweep:
-        return Sweep(tuple(Grid(config, seeds=(config.seed,)) for config in configs()))
-
     return Study(
-        title, sweep, folder="paper", read=lambda path: witnesses(read_curves(path)),
+        title, lambda: [Grid(config, seeds=(config.seed,)) for config in configs()],
+        folder="paper", read=lambda path: witnesses(read_curves(path)),
         train=partial(_train_all, configs),
     )  # fmt: skip
 
@@ -84,7 +81,7 @@ def by_run(rows: Sequence[Row]) -> list[Row]:
             "normalization": "post", "phase": None, "seed": int(curve[0]["seed"]),
             "n_layers": int(curve[0]["n_layers"]), "gamma": curve[0]["gamma"],
             "lr": curve[0]["lr"], "best_id": max(one["id"] for one in curve),
-            "fitted_step": int(fitted[0]) if fitted else None,
+            "fitted_step": int(fitted[0]) if fitted else None, "unfitted": not fitted,
         }  # fmt: skip
         for name, column in (("ood", "x-10"), ("symmetric", "x-6")):
             told = [(one["step"], one[column]) for one in curve if one[column] is not None]
@@ -175,23 +172,14 @@ def _train_all(
                 for part in (trained.model, trained.init, trained.train):
                     about |= {name: getattr(part, name) for name in _ABOUT if hasattr(part, name)}
                 curves[_key(config)] = [{n: about[n] for n in _ABOUT} | row for row in curve]
-                write_curves(path, configs(), curves)
+                rows = [row for one in configs() for row in curves.get(_key(one), ())]
+                write_csv(path, rows, list(rows[0]))
 
 
 def _table(path: Path) -> dict[Key, list[Row]]:
     """The rows of a table as they stand there, by run."""
     kept: dict[Key, list[Row]] = {}
-    if path.exists():
-        with path.open() as lines:
-            for row in csv.DictReader(lines):
-                about = (float(row[name]) for name in ("n_layers", "gamma", "lr", "seed"))
-                kept.setdefault(tuple(about), []).append(row)
+    for row in csv.DictReader(path.read_text().splitlines() if path.exists() else ()):
+        about = (float(row[name]) for name in ("n_layers", "gamma", "lr", "seed"))
+        kept.setdefault(tuple(about), []).append(row)
     return kept
-
-
-def write_curves(
-    path: Path, configs: Iterable[RunConfig], curves: Mapping[Key, Sequence[Row]]
-) -> None:
-    """Write the curves of runs, in the order of training."""
-    rows = [row for config in configs for row in curves.get(_key(config), ())]
-    write_csv(path, rows, list(rows[0]))

@@ -47,12 +47,9 @@ def condensed(run: Run) -> Figure:
 
 def embedded(run: Run) -> Figure:
     """The embedded keys, at their first two components."""
-    return embedded_numbers(embedding_of(run), run.config.anchor_task.keys.tolist())
-
-
-def embedding_of(run: Run) -> EmbeddingStructure:
-    """The structure of the embedded keys."""
-    return embedding_structure(key_embeddings(run.model, run.config.anchor_task))
+    task = run.config.anchor_task
+    structure = embedding_structure(key_embeddings(run.model, task))
+    return embedded_numbers(structure, task.keys.tolist())
 
 
 def embedded_numbers(structure: EmbeddingStructure, keys: Sequence[int]) -> Figure:
@@ -104,9 +101,8 @@ def by_phase(rows: Rows, numbers: Mapping[str, str], *, strata: bool = True) -> 
     """
     groups = grouped(rows, ("task", "normalization")) if strata else {("all", "runs"): rows}
     with single(0.5 + max(2.0 * len(groups), 3.0), 0.6 + 2.0 * len(numbers)) as figure:
-        panels: Any = figure.subplots(
-            len(numbers), len(groups), squeeze=False, sharex=True, sharey="row"
-        )
+        shape = len(numbers), len(groups)
+        panels: Any = figure.subplots(*shape, squeeze=False, sharex=True, sharey="row")
         for line, (name, title) in zip(panels, numbers.items(), strict=True):
             line[0].set_ylabel(title)
             for axes, mine in zip(line, groups.values(), strict=True):
@@ -131,9 +127,8 @@ def over_depth(rows: Rows) -> Figure:
     depths, levels = (sorted({row[name] for row in rows}) for name in ("n_layers", "complexity"))
     colours = [*map(tuple, colormaps["viridis"](np.linspace(0, 0.9, len(levels))))]
     with panel(4.2, 3.4) as (figure, axes):
-        for (place, depth), (index, level) in itertools.product(
-            enumerate(depths), enumerate(levels)
-        ):
+        cells = itertools.product(enumerate(depths), enumerate(levels))
+        for (place, depth), (index, level) in cells:
             at = place + 0.8 * (index + 0.5) / len(levels) - 0.4
             cell = [row for row in rows if (row["n_layers"], row["complexity"]) == (depth, level)]
             mine = having(cell, log_steps)
@@ -197,10 +192,9 @@ def strip(
     """Points side by side, and their mean as a line; none where a point is a bound."""
     if not values:
         return
-    for index, value in enumerate(values):
+    for index, (value, is_hollow) in enumerate(itertools.zip_longest(values, hollow)):
         shift = (index % 5 - 2) * 0.06 if len(values) > 1 else 0.0
-        is_hollow = bool(hollow) and hollow[index]
-        dot(axes, place + shift, value, colour, hollow=is_hollow, alpha=0.75)
+        dot(axes, place + shift, value, colour, hollow=bool(is_hollow), alpha=0.75)
     if not any(hollow):
         axes.plot([place - 0.3, place + 0.3], [_mean(values)] * 2, color=INK, linewidth=1.4)
 

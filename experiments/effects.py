@@ -19,9 +19,9 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,15 +29,8 @@ from scipy.stats import t
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import shown
-from anchor_interp.analysis.statistics import (
-    DRAWN,
-    POWER,
-    Floats,
-    largest,
-    permutation_p,
-    spread_of,
-    student_quantile,
-)
+from anchor_interp.analysis import statistics as stats
+from anchor_interp.analysis.statistics import DRAWN, POWER, Floats, largest, permutation_p
 from anchor_interp.sweeps.effects import FEWEST, Estimate, Stratum, find_rise, find_trend
 
 Row = dict[str, Any]  # one run: its columns by name
@@ -110,10 +103,7 @@ class Effect(ABC):
 
     def find(self, rows: Rows, *, whole: bool = True) -> Finding:
         """The finding in the paper's stratum, in its parts, and in the other strata."""
-        theirs: list[Row] = []
-        others: list[Row] = []
-        for row in self.select(rows):
-            (theirs if self.where(row) else others).append(row)
+        theirs, others = _apart(self.select(rows), self.where)
         found = self._with_both(theirs)
         if whole and self.apart:
             found = replace(found, parts=self._by_name(grouped(theirs, self.apart)))
@@ -137,12 +127,10 @@ class Effect(ABC):
 
     def samples(self, rows: Rows, number: Number, *tests: Test) -> tuple[list[list[Row]], int]:
         """The runs that pass each test and have the number; how many censored runs pass one."""
-        kept: list[Row] = []
-        left: list[Row] = []
-        for row in rows:
-            is_out = row["status"] != "done" or (row["censored"] and not self.unconverged)
-            (left if is_out else kept).append(row)
-        found = [[r for r in kept if of(r) and value_of(r, number) is not None] for of in tests]
+        kept, left = _apart(
+            rows, lambda r: r["status"] == "done" and (self.unconverged or not r["censored"])
+        )
+        found = [having(filter(test, kept), number) for test in tests]
         return found, sum(any(test(row) for test in tests) for row in left)
 
     def unanswerable(self, *kinds: Rows) -> str:
@@ -259,16 +247,27 @@ class OverSetting(Effect):
     only: Test = lambda _: True
     sign: int = 1  # -1 where the claim is that the number falls
 
-    def strata(self, groups: Sequence[Rows]) -> list[Stratum]:
-        """The setting and the number, signed as claimed, in each group."""
-        return [
-            Stratum(
-                np.array(values_of(group, self.on)),
-                self.sign * np.array(values_of(group, self.of)),
-                [(value_of(row, self.on), _together(row, self.cluster)) for row in group],
-            )
-            for group in groups
-        ]
+    find_over: ClassVar["staticmethod[[Sequence[Stratum]], Estimate | None]"]
+    nothing: ClassVar[tuple[str, str]]  # the problem without an effect, and its note
+
+    def measure(self, rows: Rows) -> Finding:
+        """See the class."""
+        (sample,), censored = self.samples(rows, self.of, self.only)
+        groups = varied(having(sample, self.on), self.within, self.on)
+        used = [row for group in groups for row in group]
+        if used and (why := self.unanswerable(used)):
+            return finding_of([used], censored, problem="not answerable here", note=why)
+        found = self.find_over([*map(self._stratum, groups)])
+        if found is not None:
+            return finding_of([used], censored, found)
+        problem, what = self.nothing
+        note = f"{what.format(n=len(used))} at several values of {_named(self.on)}"
+        return finding_of([used], censored, problem=problem if sample else "", note=note)
+
+    def _stratum(self, rows: Rows) -> Stratum:
+        clusters = [(value_of(row, self.on), _together(row, self.cluster)) for row in rows]
+        x, y = (np.array(values_of(rows, number)) for number in (self.on, self.of))
+        return Stratum(x, self.sign * y, clusters)
 
 
 class Trend(OverSetting):
@@ -277,18 +276,8 @@ class Trend(OverSetting):
     See :func:`anchor_interp.sweeps.effects.find_trend`.
     """
 
-    def measure(self, rows: Rows) -> Finding:
-        """See the class."""
-        (sample,), censored = self.samples(rows, self.of, self.only)
-        groups = varied(having(sample, self.on), self.within, self.on)
-        used = [row for group in groups for row in group]
-        if used and (problem := self.unanswerable(used)):
-            return finding_of([used], censored, problem="not answerable here", note=problem)
-        found = find_trend(self.strata(groups))
-        if found is None:
-            note = f"{len(used)} runs at several values of {_named(self.on)}"
-            return finding_of([used], censored, problem="nothing comparable", note=note)
-        return finding_of([used], censored, found)
+    find_over = staticmethod(find_trend)
+    nothing = "nothing comparable", "{n} runs"
 
 
 class Rise(OverSetting):
@@ -299,17 +288,8 @@ class Rise(OverSetting):
     value is left out.
     """
 
-    def measure(self, rows: Rows) -> Finding:
-        """See the class."""
-        (sample,), censored = self.samples(rows, self.of, self.only)
-        groups = varied(sample, self.within, self.on)
-        used = [row for group in groups for row in group]
-        found = find_rise(self.strata(groups))
-        if found is None:
-            note = f"no group has three runs at several values of {_named(self.on)}"
-            problem = "not answerable here" if sample else ""
-            return finding_of([used], censored, problem=problem, note=note)
-        return finding_of([used], censored, found)
+    find_over = staticmethod(find_rise)
+    nothing = "not answerable here", "no group has three runs"
 
 
 @dataclass(frozen=True)
@@ -329,9 +309,8 @@ class Alike(Effect):
     def measure(self, rows: Rows) -> Finding:
         """See the class."""
         (sample,), censored = self.samples(rows, self.of, lambda _: True)
-        margins: dict[Any, list[float]] = defaultdict(list)
+        margins, runs = defaultdict[Any, list[float]](list), defaultdict[Any, list[Row]](list)
         size = 0.0
-        runs: dict[Any, list[Row]] = defaultdict(list)
         for (phase, *_), group in grouped(sample, ("phase", *self.within)).items():
             if len(group) >= FEWEST:
                 logs = np.array(values_of(group, self.of))
@@ -372,6 +351,11 @@ def equal(**wanted: Any) -> Test:
     return holds
 
 
+def among(of: Callable[[Row], Any], *values: Any) -> Test:
+    """Runs of which ``of`` says one of these values."""
+    return lambda row: of(row) in values
+
+
 def number_of(row: Row, column: str) -> float | None:
     """A column as a number; None if it is empty. A missing column is a KeyError."""
     return _finite(row[column], row, column)
@@ -384,14 +368,19 @@ def value_of(row: Row, number: Number) -> float | None:
     return _finite(number(row), row, _named(number))
 
 
-def values_of(rows: Rows, number: Number) -> list[float]:
+def values_of(rows: Iterable[Row], number: Number) -> list[float]:
     """The number of every run that has it."""
     return [value for row in rows if (value := value_of(row, number)) is not None]
 
 
-def having(rows: Rows, number: Number) -> list[Row]:
+def having(rows: Iterable[Row], number: Number) -> list[Row]:
     """The runs that have a number."""
     return [row for row in rows if value_of(row, number) is not None]
+
+
+def _apart(rows: Rows, test: Test) -> tuple[list[Row], list[Row]]:
+    """The rows that pass a test, and the others."""
+    return [row for row in rows if test(row)], [row for row in rows if not test(row)]
 
 
 def setting_of(row: Row, name: str) -> float:
@@ -411,7 +400,7 @@ def never_came(row: Row) -> bool:
     return row.get("steps_to_loss") is None
 
 
-def grouped(rows: Rows, columns: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
+def grouped(rows: Iterable[Row], columns: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
     """Runs by the values of some columns, in the order of the values."""
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
@@ -450,7 +439,7 @@ def against_zero(values: Sequence[float] | Floats, reference: float = 0.0) -> Es
     sizes = np.abs((np.vstack([np.ones(n), signs]) * (sample / scale)).mean(1))
     size = max(largest(given), abs(reference)) / scale
     p = permutation_p(float(sizes[0]), sizes[1:], exact=exact, size=size)
-    return estimate(float(sample.mean()), spread_of(given) / math.sqrt(n), n - 1, p)
+    return estimate(float(sample.mean()), stats.spread_of(given) / math.sqrt(n), n - 1, p)
 
 
 def two_samples(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> Estimate:
@@ -470,7 +459,7 @@ def two_samples(first: Sequence[float] | Floats, second: Sequence[float] | Float
     sines = np.concatenate([_sines(centred[orders] / scale, n) for orders in blocks])
     drawn, size = sines if exact else sines[1:], largest(pooled) / scale
     p = permutation_p(float(sines[0]), drawn, exact=exact, size=size)
-    parts = np.array([spread_of(one) ** 2 / n, spread_of(two) ** 2 / m])
+    parts = np.array([stats.spread_of(one) ** 2 / n, stats.spread_of(two) ** 2 / m])
     error, df = math.sqrt(parts.sum()), n + m - 2
     # the interval of the difference: Welch's standard error with Satterthwaite's degrees of freedom
     welch = parts.sum() ** 2 / (parts**2 / (n - 1, m - 1)).sum() if error else df
@@ -479,7 +468,7 @@ def two_samples(first: Sequence[float] | Floats, second: Sequence[float] | Float
 
 def estimate(mean: float, error: float, df: float, p: float) -> Estimate:
     """A mean with its standard error, the degrees of freedom of that, and p."""
-    quantile = student_quantile(float(df))
+    quantile = stats.student_quantile(float(df))
     reach = quantile * error
     finds = error * (quantile + float(t.ppf(POWER, df)))
     return Estimate(mean, mean - reach, mean + reach, p, finds)

@@ -37,7 +37,10 @@ def forests(judged: Mapping[str, Judgement]) -> dict[str, Panels]:
             (_heading(name, script.__doc__ or ""), claim)
             for name, script in scripts().items()
             for claim in claims_of(script)
-            if shown(name) and not claim.later and _is_drawn(claim, judged)
+            if shown(name)
+            and not (claim.later or claim.follows)  # from a definition
+            and (finding := judged[claim.name].finding)
+            and finding.found
         ]
         most = -(-len(claims) // len(titles))
         columns = [claims[most * number :][:most] for number in range(len(titles))]
@@ -47,12 +50,6 @@ def forests(judged: Mapping[str, Judgement]) -> dict[str, Panels]:
         "forest_anchors": plot(("anchor tasks", ""), lambda name: not name.endswith(REALISTIC)),
         "forest_realistic": plot(("realistic tasks", ""), lambda name: name.endswith(REALISTIC)),
     }
-
-
-def _is_drawn(claim: Claim, judged: Mapping[str, Judgement]) -> bool:
-    """Whether it has an effect, and does not follow from a definition."""
-    finding = judged[claim.name].finding
-    return not claim.follows and finding is not None and finding.found is not None
 
 
 def _heading(name: str, about: str) -> str:

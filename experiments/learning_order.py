@@ -12,14 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
-from sklearn.metrics import roc_auc_score
 
-from anchor_interp._util.errors import ConfigError
-from anchor_interp.models.forward import last_logits
-from anchor_interp.runs.run import Run
-from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp import AnchorTask, ConfigError, Run, Sequences, last_logits, sample
 from anchor_interp.tasks.functions import Pair
-from anchor_interp.tasks.sequences import Sequences, sample
 
 LEARNED = 0.6  # accuracy on a learned pair (complexity-control paper, figure 8B)
 _MEASURED = 200  # sequences of each pair
@@ -47,15 +42,15 @@ def learning_curves(run: Run) -> LearningCurves:
         config.anchor_task.pairs[index]: np.flatnonzero(training.pair == index)[:_MEASURED]
         for index in np.unique(training.pair)
     }
-    pairs = sorted(members)
-    chosen = [members[pair] for pair in pairs]
-    rows, ends = np.concatenate(chosen), np.cumsum([*map(len, chosen)])[:-1]
+    pairs = tuple(sorted(members))
+    rows = [members[pair] for pair in pairs]
+    ends = np.cumsum([*map(len, rows)])[:-1]
     found = [
         [[float(part.mean()) for part in np.split(values, ends)] for values in measured]
-        for measured in (_answers(run.at(step), training, rows) for step in run.steps)
+        for measured in (_answers(run.at(n), training, np.concatenate(rows)) for n in run.steps)
     ]
     accuracy, loss = np.array(found).swapaxes(0, 1)
-    return LearningCurves(tuple(pairs), np.array(run.steps, np.int64), accuracy, loss)
+    return LearningCurves(pairs, np.array(run.steps, np.int64), accuracy, loss)
 
 
 def lateness(curves: LearningCurves) -> Float[np.ndarray, " pair"]:
@@ -91,7 +86,7 @@ def detection(
 
     Pairs that are all broken, or all innocent, are a ConfigError.
     """
-    is_broken = np.array([pair in set(broken) for pair in pairs])
+    is_broken = np.array([pair in broken for pair in pairs])
     if is_broken.all() or not is_broken.any():
         raise ConfigError(
             f"{is_broken.sum()} of {len(pairs)} groups are broken; expected some, not all"
@@ -101,8 +96,8 @@ def detection(
     ranks = np.nan_to_num(scores, posinf=np.finfo(float).max)
 
     def area(innocent: Bool[np.ndarray, " pair"]) -> float | None:
-        kept = is_broken | innocent
-        return float(roc_auc_score(is_broken[kept], ranks[kept])) if innocent.any() else None
+        larger = np.sign(ranks[is_broken, None] - ranks[innocent])  # -1, 0 or 1: the area is a mean
+        return float(larger.mean() / 2 + 0.5) if innocent.any() else None
 
     auroc = area(~is_broken)
     assert auroc is not None
@@ -119,12 +114,8 @@ def _answers(
     run: Run, sequences: Sequences, rows: Int64[np.ndarray, " n"]
 ) -> tuple[Bool[np.ndarray, " n"], Float[np.ndarray, " n"]]:
     """Whether each of some sequences is answered with its target, and its loss."""
-    model, right, losses = run.transformer, [], []
-    for start in range(0, len(rows), _BATCH):
-        batch = rows[start : start + _BATCH]
-        wanted = torch.from_numpy(sequences.targets[batch].astype(np.int64)).to(run.device)
-        logits = last_logits(model, sequences[batch])
-        right.append((logits.argmax(-1) == wanted).cpu().numpy())
-        loss = torch.nn.functional.cross_entropy(logits.float(), wanted, reduction="none")
-        losses.append(loss.cpu().numpy())
-    return np.concatenate(right), np.concatenate(losses).astype(np.float64)
+    batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
+    logits = torch.cat([last_logits(run.transformer, sequences[batch]) for batch in batches])
+    wanted = torch.from_numpy(sequences.targets[rows].astype(np.int64)).to(run.device)
+    losses = torch.nn.functional.cross_entropy(logits.float(), wanted, reduction="none")
+    return (logits.argmax(-1) == wanted).cpu().numpy(), losses.cpu().numpy().astype(np.float64)

@@ -17,7 +17,7 @@ from the tables, ``--check`` only tells whether pages and verdicts are up to dat
 import argparse
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -28,16 +28,8 @@ from typing import get_args
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.files import write_output, write_text
 from anchor_interp._util.schema import canonical_json
-from claims import (
-    Claim,
-    Judgement,
-    Verdict,
-    archived,
-    claims_of,
-    family,
-    judge_all,
-    scripts,
-)
+from anchor_interp.analysis.routes import RouteName
+from claims import Claim, Judgement, Verdict, archived, claims_of, family, judge_all, scripts
 from common import FIGURES, effect_text, estimate_text, montage, runs_text
 from effects import Row, Rows
 from forest import forests
@@ -94,8 +86,7 @@ class Pages:
     def filled(self, text: str) -> str:
         """A page with every table and number made anew."""
         texts: Mapping[str, Callable[[str], str]] = {
-            "claim": self.claim, "part": self.part, "papers": self.papers,
-            "verdict": self.verdict,
+            "claim": self.claim, "part": self.part, "papers": self.papers, "verdict": self.verdict
         }  # fmt: skip
         text = _PLACE.sub(lambda m: f"{m[1]}\n{self.tables[m[2]]()}\n{m[3]}", text)
         text = _TEXT.sub(lambda m: f"{m[1]}{texts[m[2]](m[3])}{m[4]}", text)
@@ -106,11 +97,7 @@ class Pages:
         here = [claim for claim in self.claims if not claim.later]
 
         def counted(ours: bool) -> str:
-            found = [
-                self.judged[claim.name].verdict
-                for claim in here
-                if claim.ours == ours and not claim.follows
-            ]
+            found = [self.judged[c.name].verdict for c in here if c.ours == ours and not c.follows]
             return ", ".join(f"**{n}** {v}" for v in get_args(Verdict) if (n := found.count(v)))
 
         ours = sum(claim.ours for claim in here)
@@ -179,19 +166,16 @@ class Pages:
             equal = f"{estimate_text(adjusted)}, p {_p(adjusted.p)}: "
             equal += "yes" if judged.at_equal_settings else "no"
         said = {
-            f"`{claim.name}`": claim.statistic,
-            "note": claim.note,
-            "at equal settings": equal,
-            "in parts": _parts(judged.parts),
-            "other strata": _parts(judged.also),
+            f"`{claim.name}`": claim.statistic, "note": claim.note, "at equal settings": equal,
+            "in parts": _parts(judged.parts), "other strata": _parts(judged.also),
             "known before": _known(judged),
-        }
+        }  # fmt: skip
         lines = "<br>".join(f"{title}: {text}" for title, text in said.items() if text)
         return f"<details><summary>details</summary>{lines}</details>"
 
     def studies(self, *, later: bool = False) -> str:
         """What was trained: for the two papers and us, or on later papers."""
-        lines = []
+        lines = [["study", "what is varied", "runs", "seeds", "censored", "core-minutes"]]
         theirs = {study for name, script in scripts().items() if name.startswith("later")
                   for study in script.RUNS}  # fmt: skip
         for name, study in known().items():
@@ -199,14 +183,13 @@ class Pages:
                 continue
             rows = self.data.get(name, [])
             alone = _own_seconds(rows)
-            minutes = len(rows) * mean(alone) / 60 if alone else 0.0
-            counts = [sum(row.get("rates", 1) for row in rows), len({row["seed"] for row in rows})]
+            counts = [sum(row.get("rates", 1) for row in rows), len({row["seed"] for row in rows}),
+                      sum(row.get("unfitted", row["censored"]) for row in rows)]  # fmt: skip
             lines.append([_study_link(name, name), study.title, *map(str, counts),
-                          str(sum(row["censored"] for row in rows)),
-                          f"{minutes:.0f}" if minutes else ""])  # fmt: skip
-        head = ["study", "what is varied", "runs", "seeds", "censored", "core-minutes"]
-        shown = [0, 2, 5] if later else range(len(head))  # claims of a page have the rest
-        return table([head[n] for n in shown], [[line[n] for n in shown] for line in lines])
+                          f"{len(rows) * mean(alone) / 60:.0f}" if alone else ""])  # fmt: skip
+        if later:  # claims of the page have the rest
+            lines = [[line[n] for n in (0, 2, 5)] for line in lines]
+        return table(lines[0], lines[1:])
 
     def unanswered(self) -> str:
         """The claims that have no answer, the papers' first, and what each would take."""
@@ -247,28 +230,30 @@ class Pages:
 
     def claim(self, name: str) -> str:
         """A claim's verdict and effect."""
-        if name not in self.judged:
+        if name in self.judged:
+            effect = effect_text(self.judged[name])
+        else:
             row = _archived(name)
             numbers = [float(row[key]) for key in ("effect", "low", "high") if row[key]]
-            text = "{:+.2f} [{:.2f}, {:.2f}]".format(*numbers) if numbers else ""
-            return ", ".join(filter(None, (row["verdict"], text)))
-        return ", ".join(filter(None, (self.judged[name].verdict, effect_text(self.judged[name]))))
+            effect = "{:+.2f} [{:.2f}, {:.2f}]".format(*numbers) if numbers else ""
+        return ", ".join(filter(None, (self.verdict(name), effect)))
 
     def part(self, name_and_part: str) -> str:
         """The verdict on a claim in another task and layout: ``c4-gamma neurips, post``."""
         name, _, part = name_and_part.partition(" ")
         judged = self.judged[name]
+        if judged.finding is None:
+            return judged.verdict
         found = {**judged.parts, **judged.also}
-        if judged.finding is not None and part not in found:
+        if part not in found:
             known = "; ".join(found) or "none"
             raise ConfigError(f"the claim {name} has no part {part!r}; expected one of: {known}")
-        return judged.verdict if judged.finding is None else found[part].verdict
+        return found[part].verdict
 
     def papers(self, verdicts: str) -> str:
         """How many claims of the papers have one of these verdicts."""
-        theirs = [self.judged[claim.name].verdict for claim in self.claims
-                  if not (claim.asks or claim.follows)]  # fmt: skip
-        return str(sum(verdict in verdicts.split(", ") for verdict in theirs))
+        theirs = [claim.name for claim in self.claims if not (claim.asks or claim.follows)]
+        return str(sum(self.judged[name].verdict in verdicts.split(", ") for name in theirs))
 
     def number(self, summary: str, column: str | None, study: str, only: str | None) -> str:
         """A count, or another summary of a column, of the runs that have these values."""
@@ -282,7 +267,6 @@ class Pages:
 
 def routed(data: Data) -> list[Row]:
     """All runs of random settings; ``route`` is the one that carries most."""
-    from anchor_interp.analysis.routes import RouteName
 
     def route(row: Row) -> str | None:
         if row.get("route_gathered") is None:
@@ -301,15 +285,9 @@ def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def _parts(parts: Mapping[str, Judgement]) -> str:
-    def told(judged: Judgement) -> Iterator[str]:
-        found = judged.finding
-        if found is None or found.found is None:
-            yield f"{judged.verdict}"
-        else:
-            yield f"{found.found.effect:+.2f}, "
-            yield judged.verdict
-
-    return "; ".join(f"{name}: {''.join(told(judged))}" for name, judged in parts.items())
+    effects = {name: judged.finding and judged.finding.found for name, judged in parts.items()}
+    told = {name: f"{found.effect:+.2f}, " if found else "" for name, found in effects.items()}
+    return "; ".join(f"{name}: {told[name]}{judged.verdict}" for name, judged in parts.items())
 
 
 def _known(judged: Judgement) -> str:
@@ -335,9 +313,7 @@ def _study_link(study: str, shown: str) -> str:
 
 
 def _own_seconds(rows: Rows) -> list[float]:
-    """The seconds of runs that trained on a core of their own.
-
-    One that was held up counts as ten times the median.
+    """The seconds of runs that trained on a core of their own, at most ten times the median.
 
     A GPU, where PyTorch is not built for CPUs alone, trains runs as batches, which share theirs.
     """

@@ -11,23 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from anchor_interp import Run, along, answer_map, route_scores
 from anchor_interp._util.errors import StoreError
 from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS
-from anchor_interp.analysis.routes import route_scores
-from anchor_interp.analysis.similarity import (
-    Similarity,
-    answer_similarity,
-    block_similarity,
-    value_similarity,
-)
-from anchor_interp.behaviour.answers import answer_map
+from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.runs.measurements import Measure, kept
-from anchor_interp.runs.run import Run
-from anchor_interp.sweeps.along import along
-from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import draw
 from effects import Row, never_came, number_of
 from learning_order import broken_pairs, detection, lateness, learning_curves
@@ -50,15 +41,11 @@ def raw(run: Run) -> Numbers:
     """
     model, task = run.model, run.config.anchor_task
 
-    def equal(found: Similarity) -> float:
-        same = np.triu(found.values[:, None] == found.values, 1)
-        return float(found.cosine[same].mean())
-
-    return {
-        "answer_raw": equal(answer_similarity(model, task)),
-        "value_raw": equal(value_similarity(model, task)),
-        "blocks_raw": equal(block_similarity(model, task)),
-    }
+    found = {"answer_raw": answer_similarity(model, task),
+             "value_raw": value_similarity(model, task),
+             "blocks_raw": block_similarity(model, task)}  # fmt: skip
+    equal = {n: np.triu(one.values[:, None] == one.values, 1) for n, one in found.items()}
+    return {name: float(one.cosine[equal[name]].mean()) for name, one in found.items()}
 
 
 def answers(run: Run) -> Numbers:
@@ -98,11 +85,10 @@ def learning(run: Run) -> Numbers:
         raise StoreError(f"{run.folder.path} has {len(logged)} logged losses; {_LOGGED} are needed")
     steps, losses = map(np.array, zip(*logged, strict=True))
     means = np.convolve(losses, np.full(_LOGGED, 1 / _LOGGED), mode="valid")
-    found: Numbers = {"final_loss": float(means[-1])}
-    for name, level in LEVELS.items():
-        there = np.flatnonzero(means <= level)
-        found[name] = float(steps[there[0] + _LOGGED - 1]) if len(there) else None
-    return found
+    ends = [*zip(means, steps[_LOGGED - 1 :].tolist(), strict=True)]
+    first: Numbers = {name: next((float(step) for loss, step in ends if loss <= level), None)
+             for name, level in LEVELS.items()}  # fmt: skip
+    return {"final_loss": float(means[-1]), **first}
 
 
 def matched(run: Run) -> Numbers:
@@ -140,13 +126,12 @@ def parts(run: Run) -> Numbers:
     A part is never later than the last step; anchors that are never apart have None.
     """
     found = _rows_along(run, two_parts)
-
-    def half(name: str, least: float = 0.5) -> float | None:
-        return passed({row["step"]: row[name] for row in found}, 2, least)
-
-    steps: Numbers = {f"{name}_step": half(name) for name in ("reasoning", "memory")}
-    for name in ("embedding_apart", "value_apart"):
-        steps[f"{name}_step"] = half(name, found[0][name] + APART)
+    least = dict.fromkeys(("reasoning", "memory"), 0.5)
+    least |= {name: found[0][name] + APART for name in ("embedding_apart", "value_apart")}
+    steps: Numbers = {
+        f"{name}_step": passed({row["step"]: row[name] for row in found}, 2, value)
+        for name, value in least.items()
+    }
     for name in ("reasoning", "memory"):
         steps[f"{name}_half"] = float(steps[f"{name}_step"] is not None)
         steps[f"{name}_step"] = steps[f"{name}_step"] or float(run.steps[-1])
@@ -160,14 +145,13 @@ def two_parts(subject: Subject) -> dict[str, float]:
     and these rows times W_V W_O of layer 0.
     """
     task, model = subject.anchor_task, subject.model
-    kinds: dict[str, list[Pair]] = {"reasoning": [], "memory": []}
-    for pair in task.seen:
-        kinds["memory" if task.override(pair) else "reasoning"].append(pair)
+    own = [pair for pair in task.seen if task.override(pair)]
+    kinds = {"reasoning": [pair for pair in task.seen if pair not in own], "memory": own}
     found = {}
-    for name, own in kinds.items():
-        drawn = draw(task, own, "train", 640, seed=2, stream="parts")
+    for name, pairs in kinds.items():
+        drawn = draw(task, pairs, "train", 640, seed=2, stream="parts")
         found[name] = float((predict(model, drawn) == drawn.targets).mean())
-    memory = np.array([any(token in pair for pair in kinds["memory"]) for token in task.tokens])
+    memory = np.array([any(token in pair for pair in own) for token in task.tokens])
     rows = model.W_E[list(task.tokens)].detach().double()
     value = sum(rows @ (v @ o) for v, o in zip(model.W_V[0].double(), model.W_O[0].double(),
                                                strict=True))  # fmt: skip
@@ -228,40 +212,25 @@ def language(run: Run) -> Numbers:
     """
     by_role = {score.role: score for score in run.evaluation.splits}
     held_out, other = by_role["id"], by_role.get("ood")
-    found: Numbers = {
-        "held_out_loss": held_out.loss,
-        "held_out_bits": held_out.bits_per_byte,
-        "other_loss": None if other is None else other.loss,
-    }
-    along = [row["id_loss"] for row in run.metrics if "id_loss" in row][1:]
-    if len(along) != CURVE_POINTS:
-        raise StoreError(
-            f"{run.folder.path} has {len(along)} held-out losses; expected {CURVE_POINTS}"
-        )
-    return found | {f"{CURVE}{point:02}": loss for point, loss in enumerate(along, 1)}
+    losses = [row["id_loss"] for row in run.metrics if "id_loss" in row][1:]
+    if (n := len(losses)) != CURVE_POINTS:
+        raise StoreError(f"{run.folder.path} has {n} held-out losses; expected {CURVE_POINTS}")
+    return {
+        "held_out_loss": held_out.loss, "held_out_bits": held_out.bits_per_byte,
+        "other_loss": other and other.loss,
+        **{f"{CURVE}{point:02}": loss for point, loss in enumerate(losses, 1)},
+    }  # fmt: skip
 
 
 def attributes(run: Run) -> Numbers:
     """The share of drawings of which each attribute is right, by split: such as ``ood_shape``."""
-    return {
-        f"{split.name}_{score.value}": score.accuracy
-        for split in run.evaluation.splits
-        for score in split.aspects
-        if score.aspect == "attribute"
-    }
+    return {f"{split.name}_{score.value}": score.accuracy
+            for split in run.evaluation.splits for score in split.aspects
+            if score.aspect == "attribute"}  # fmt: skip
 
 
-_PLAIN = (
-    "raw",
-    "answers",
-    "pairs",
-    "language",
-    "embedding",
-    "attributes",
-    "matched",
-    "routes",
-    "parts",
-)
+_PLAIN = ("raw", "answers", "pairs", "language", "embedding", "attributes", "matched", "routes",
+          "parts")  # fmt: skip
 MEASURES = {name: Measure(name, f"{__name__}:{name}") for name in _PLAIN} | {
     "mechanism": FINGERPRINT,
     "learning": Measure("learning", f"{__name__}:learning", version=2),

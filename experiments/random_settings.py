@@ -13,12 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.runs.presets import preset
-from anchor_interp.sweeps.spec import Grid, Sweep
-from anchor_interp.tasks.anchor import TASKS
+from anchor_interp import TASKS, RunConfig
 from effects import Difference, Trend, equal
-from studies import Study
+from studies import Grid, Study, override, preset
 
 # The narrow NeurIPS model from which random settings start, and the runs of figures 6 and 8.
 NARROW = override(
@@ -30,18 +27,18 @@ _LAYOUTS = (("post", "relu"), ("pre", "gelu"))
 _STRATA = tuple(itertools.product(("neurips", "complexity-control"), _LAYOUTS))
 
 
-def settings(indices: Iterable[int]) -> Sweep:
+def settings(indices: Iterable[int]) -> list[Grid]:
     """Two-layer runs of random settings, in both layouts and on both tasks; each has its own seed.
 
     The distribution was written down before any of these runs. Rates, sequences and weight decay
     are uniform in their logarithm. The index of a run gives its settings.
     """
     numbered = itertools.product(indices, enumerate(_STRATA))
-    return Sweep(tuple(
+    return [
         Grid(_drawn(task, layout, seed), seeds=(seed,))
         for index, (number, (task, layout)) in numbered
         for seed in (10_000 * (number + 1) + index,)
-    ))  # fmt: skip
+    ]
 
 
 def _drawn(task: str, layout: tuple[str, str], seed: int) -> RunConfig:
@@ -63,7 +60,7 @@ def _drawn(task: str, layout: tuple[str, str], seed: int) -> RunConfig:
     )  # fmt: skip
 
 
-def _fresh(normalization: str, **indices: Iterable[int]) -> Sweep:
+def _fresh(normalization: str, **indices: Iterable[int]) -> list[Grid]:
     """Random settings of one layout, by task.
 
     Post-LayerNorm runs on the complexity-control task have a third of the sequences: with more of
@@ -72,36 +69,28 @@ def _fresh(normalization: str, **indices: Iterable[int]) -> Sweep:
     grids = []
     for task, of_task in indices.items():
         name = task.replace("_", "-")
-        for grid in settings(of_task).grids:
+        for grid in settings(of_task):
             start = grid.start
             if (start.anchor_task, start.model.normalization) == (TASKS[name], normalization):
                 if (name, normalization) == ("complexity-control", "post"):
                     start = override(start, n_sequences=start.train.n_sequences // 3)
                 grids.append(replace(grid, start=start))
-    return Sweep(tuple(grids))
+    return grids
 
 
 _RAW = ("mechanism", "raw", "answers")
 RUNS: Mapping[str, Study] = {
     # these two fit the verdict; it is judged by settings of its own
-    "settings": Study(
-        "random settings within each layout", partial(settings, range(25)), ("mechanism",)
-    ),
-    "settings-judging": Study(
-        "more random settings", partial(settings, range(25, 70)), ("mechanism",)
-    ),
-    "settings-post": Study(
-        "fresh random settings, post-LayerNorm",
-        partial(_fresh, "post", neurips=range(70, 130), complexity_control=range(70, 130)), _RAW,
-    ),
-    "settings-post-again": Study(
-        "more random settings, post-LayerNorm",
-        partial(_fresh, "post", neurips=range(130, 250), complexity_control=range(130, 330)), _RAW,
-    ),
-    "settings-pre": Study(
-        "random settings, pre-LayerNorm",
-        partial(_fresh, "pre", complexity_control=range(130, 530)), ("mechanism",),
-    ),
+    "settings": Study("random settings within each layout", partial(settings, range(25)),
+                      ("mechanism",)),
+    "settings-judging": Study("more random settings", partial(settings, range(25, 70)),
+                              ("mechanism",)),
+    "settings-post": Study("fresh random settings, post-LayerNorm", partial(
+        _fresh, "post", neurips=range(70, 130), complexity_control=range(70, 130)), _RAW),
+    "settings-post-again": Study("more random settings, post-LayerNorm", partial(
+        _fresh, "post", neurips=range(130, 250), complexity_control=range(130, 330)), _RAW),
+    "settings-pre": Study("random settings, pre-LayerNorm", partial(
+        _fresh, "pre", complexity_control=range(130, 530)), ("mechanism",)),
 }  # fmt: skip
 KNOWN = ("settings", "settings-judging", "settings-post")
 POST = (*KNOWN, "settings-post-again")  # the studies that judge claims on post-LayerNorm models

@@ -15,22 +15,22 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from anchor_interp import AnchorTask, Run, RunConfig, Task
 from anchor_interp._util import files
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp.runs.config import RunConfig
+from anchor_interp.runs.config import override as override  # what studies are made of
 from anchor_interp.runs.measurements import Measure
-from anchor_interp.runs.run import Run
+from anchor_interp.runs.presets import preset as preset
 from anchor_interp.runs.schedule import last_step
 from anchor_interp.sweeps.columns import CIRCUMSTANCES, COLUMNS, Kind
 from anchor_interp.sweeps.engine import Engine
 from anchor_interp.sweeps.folder import SweepFolder, read_table
-from anchor_interp.sweeps.spec import SWEEPS, Grid, Sweep, read_sweep
+from anchor_interp.sweeps.spec import SWEEPS, Sweep, read_sweep
+from anchor_interp.sweeps.spec import Grid as Grid
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table_files import read_csv
-from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.functions import Pair
-from anchor_interp.tasks.task import Task
 from claims import scripts
 from effects import Row, Rows
 from measures import MEASURES, numbers
@@ -57,12 +57,16 @@ class Study:
     """Runs that are trained and measured together."""
 
     title: str  # what is varied, in a few words
-    sweep: Callable[[], Sweep]
+    grids: Callable[[], Sequence[Grid]]
     measures: tuple[str, ...] = ()  # what is measured of each run, beside its evaluation
     folder: str = "tiny"  # where its table stands in the folder of tables
     read: Callable[[Path], list[Row]] = lambda path: read_study(path)
     train: Callable[[Path, Path, str], None] | None = None
     """How its runs are trained into a folder and their table is written, if not as a sweep."""
+
+    def sweep(self) -> Sweep:
+        """All its runs, in the order of training."""
+        return Sweep(tuple(self.grids()))
 
     def table(self, tables: Path, name: str) -> Path:
         """Where the table of this study stands in a folder of tables."""
@@ -195,13 +199,10 @@ def _row(row: Row, config: RunConfig, folder: SweepFolder, of: Study) -> Row:
     return out | {name: n for values in found.values() for name, n in (values or {}).items()}
 
 
-def diagram(name: str, n_seeds: int) -> Sweep:
-    """The sweep of a phase diagram that the package has, with more seeds than the papers' three."""
-
-    def seeded(grid: Grid) -> Grid:
-        return replace(grid, seeds=tuple(range(grid.seeds[0], grid.seeds[0] + n_seeds)))
-
-    return Sweep(tuple(map(seeded, read_sweep(SWEEPS[name]).grids)))
+def diagram(name: str, n_seeds: int) -> list[Grid]:
+    """What a phase diagram of the package trains, with more seeds than the papers' three."""
+    grids = read_sweep(SWEEPS[name]).grids
+    return [replace(g, seeds=tuple(range(g.seeds[0], g.seeds[0] + n_seeds))) for g in grids]
 
 
 def task_columns(task: Task) -> Row:

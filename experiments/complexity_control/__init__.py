@@ -9,14 +9,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from anchor_interp.runs.config import override
-from anchor_interp.runs.presets import preset
-from anchor_interp.runs.run import Run, load
+from anchor_interp import Run, load
 from anchor_interp.sweeps.diagrams import Diagram, phase_diagrams
 from drawing import by_phase
 from effects import Row, Rows, equal
 from random_settings import IN_CONTROL, POST
-from studies import TABLES, Data
+from studies import TABLES, Data, override, preset
 
 # Where runs on the paper's anchor task start: two pre-LayerNorm layers of one head.
 CONTROL = override(

@@ -29,9 +29,7 @@ from random_settings import INFERENTIAL, MEMORIZING, PHASE_2
 from random_settings import RUNS as RANDOM
 from studies import Data, Study, diagram
 
-RUNS = {
-    "decay": Study("gamma and weight decay", lambda: diagram("tiny-decay", 6), ("mechanism",)),
-}
+RUNS = {"decay": Study("gamma and weight decay", lambda: diagram("tiny-decay", 6), ("mechanism",))}
 
 
 def on_control(rows: Rows) -> list[Row]:

@@ -18,8 +18,6 @@ from matplotlib.figure import Figure
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.pages.style import INK, QUALITATIVE, panel
-from anchor_interp.runs.config import override
-from anchor_interp.sweeps.spec import Grid, Sweep
 from claims import Claim
 from common import Panels, main
 from complexity_control import span
@@ -30,7 +28,7 @@ from concepts.pictures import bits_of, every_node
 from concepts.presets import TASKS
 from effects import Difference, equal, grouped, values_of
 from ledger import table
-from studies import Data, Study
+from studies import Data, Grid, Study, override
 
 # PyTorch's default, then smaller weights. 1.0 reduces the standard deviation of a layer of 16
 # features as much as the paper's 0.8 does one of 256: 144^-0.5 is 0.083 and 2304^-0.3 is 0.098.
@@ -40,18 +38,16 @@ from studies import Data, Study
 GAMMAS = (0.5, 0.65, 0.8, 1.0)
 
 
-def _drawing(gammas: tuple[float, ...], first_seed: int, n_seeds: int) -> Sweep:
+def _drawing(gammas: tuple[float, ...], first_seed: int, n_seeds: int) -> list[Grid]:
     start = override(PRESETS["concepts"], checkpoint_every=500)
     seeds = tuple(range(first_seed, first_seed + n_seeds))
-    return Sweep((Grid(start, {"gamma": gammas}, seeds=seeds),))
+    return [Grid(start, {"gamma": gammas}, seeds=seeds)]
 
 
 RUNS = {
     "concepts": Study("gamma on concepts", lambda: _drawing(GAMMAS, 1000, 5), ("attributes",)),
-    "concepts-judging": Study(
-        "the paper's gamma on concepts, other seeds", lambda: _drawing((0.5, 0.8), 1005, 10),
-        ("attributes",),
-    ),
+    "concepts-judging": Study("the paper's gamma on concepts, other seeds",
+                              lambda: _drawing((0.5, 0.8), 1005, 10), ("attributes",)),
 }  # fmt: skip
 CLAIMS = [
     Claim("c7-concepts-again", "concepts: the shape, gamma 0.8 against 0.5",

@@ -27,78 +27,66 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import effects
 from anchor_interp.pages.style import INK, QUALITATIVE, legend_below, panel, plain_ticks
-from anchor_interp.runs.config import override
-from anchor_interp.runs.presets import preset
-from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.tasks.catalog import named_task
 from claims import Claim, registered
 from common import Panels, main
 from complexity_control import span
-from effects import (
-    Difference,
-    Number,
-    Row,
-    Rows,
-    Test,
-    equal,
-    grouped,
-    never_came,
-    value_of,
-    values_of,
-)
+from effects import Difference, Number, Row, Rows, Test, equal, grouped, values_of
 from ledger import table
 from measures import log_steps
-from studies import Data, Study
+from studies import Data, Grid, Study, override, preset
 
 SEEDS = tuple(range(1000, 1005))
 FITTED = 0.95  # the accuracy from which runs count as matched
 Pair = tuple[float, float]
 
 
-def corners(name: str, sizes: tuple[int, ...], gammas: Pair, decays: Pair, **tiny: Any) -> Sweep:
+def corners(
+    name: str, sizes: tuple[int, ...], gammas: Pair, decays: Pair, **tiny: Any
+) -> list[Grid]:
     """All four combinations of a large or small initialisation and little or much decay."""
     axes = {"n_sequences": sizes, "gamma": gammas, "weight_decay": decays}
-    return Sweep((Grid(preset(name, **tiny), axes, seeds=SEEDS),))
+    return [Grid(preset(name, **tiny), axes, seeds=SEEDS)]
 
 
-def _addition() -> Sweep:
+def _addition() -> list[Grid]:
     tasks = tuple(map(named_task, ("addition-100", "addition-100-random")))
     start = preset("addition", d_vocab=max(task.n_tokens for task in tasks))
     axes = {"n_sequences": (4_000, 8_559), **_CORNER_SETTINGS, "task": tasks}
-    return Sweep((Grid(start, axes, seeds=SEEDS),))
+    return [Grid(start, axes, seeds=SEEDS)]
 
 
-def _addition_20() -> Sweep:
-    (grid,) = _addition().grids
+def _addition_20() -> list[Grid]:
+    (grid,) = _addition()
     start = override(grid.start, task=grid.axes["task"][0], n_sequences=8_559)
-    return Sweep((Grid(start, together=(_CORNER_SETTINGS,), seeds=tuple(range(1015, 1035))),))
+    return [Grid(start, together=(_CORNER_SETTINGS,), seeds=tuple(range(1015, 1035)))]
 
 
-def _addition_matched() -> Sweep:
+def _addition_matched() -> list[Grid]:
     """All four corners of a seed, then those of the next."""
-    (grid,) = _addition_20().grids
+    (grid,) = _addition_20()
     start = override(grid.start, steps=8_000, eval_every=100)
-    seeds = range(1065, 1085)
-    return Sweep(tuple(Grid(start, _CORNER_SETTINGS, seeds=(seed,)) for seed in seeds))
+    return [Grid(start, _CORNER_SETTINGS, seeds=(seed,)) for seed in range(1065, 1085)]
 
 
-def _scan_fitted() -> Sweep:
+def _scan_fitted() -> list[Grid]:
     """The larger two numbers of commands; a decay of 1 keeps the small corner from fitting."""
     start = preset("scan", until_accuracy=0.99, eval_every=250)
     start = override(start, steps=3 * start.train.steps)
     sizes, seeds = {"n_sequences": (4_400, 17_600)}, tuple(range(1040, 1045))
-    return Sweep((Grid(start, sizes, together=(_CORNER_SETTINGS,), seeds=seeds),))
+    return [Grid(start, sizes, together=(_CORNER_SETTINGS,), seeds=seeds)]
 
 
-def _scan_other_corners() -> Sweep:
+def _scan_other_corners() -> list[Grid]:
     """The two corners that ``scan-fitted`` lacks, on its seeds: one setting of each corner."""
-    (grid,) = _scan_fitted().grids
+    (grid,) = _scan_fitted()
     other = {"gamma": (0.5, 0.8), "weight_decay": (0.1, 0.01)}
-    return Sweep((replace(grid, together=(other,)),))
+    return [replace(grid, together=(other,))]
 
 
-def _cogs_fitted() -> Sweep:
+def _cogs_fitted() -> list[Grid]:
     """The whole training set.
 
     A single run of the small corner (seed 909) had an ID accuracy of 0.98 after 6,500 steps. With
@@ -107,36 +95,27 @@ def _cogs_fitted() -> Sweep:
     """
     start = preset("cogs", steps=8_000, lr=4e-3, n_sequences=24_155, until_accuracy=0.99,
                    eval_every=250)  # fmt: skip
-    return Sweep((Grid(start, together=(_CORNER_SETTINGS,), seeds=tuple(range(1050, 1055))),))
+    return [Grid(start, together=(_CORNER_SETTINGS,), seeds=tuple(range(1050, 1055)))]
 
 
 _CORNER_SETTINGS = {"gamma": (0.5, 0.8), "weight_decay": (0.01, 0.1)}
 RUNS: Mapping[str, Study] = {
     "scan-fitted": Study("two corners on SCAN until they are fitted", _scan_fitted),
-    "scan-other-corners": Study(
-        "the other two corners on SCAN until they are fitted", _scan_other_corners
-    ),
+    "scan-other-corners": Study("the other two corners on SCAN until they are fitted",
+                                _scan_other_corners),
     "cogs-fitted": Study("two corners on COGS until they are fitted", _cogs_fitted),
     "addition-20": Study("both settings on addition, twenty seeds", _addition_20),
-    "addition-matched": Study(
-        "four corners on addition until their ID accuracy is 0.999", _addition_matched, ("matched",)
-    ),
+    "addition-matched": Study("four corners on addition until their ID accuracy is 0.999",
+                              _addition_matched, ("matched",)),
     "addition": Study("both settings and the data on addition", _addition),
-    "scan": Study(
-        "both settings and the data on SCAN",
-        lambda: corners("scan", (1_100, 4_400, 17_600), (0.3, 0.8), (0.01, 1.0)),
-    ),
-    "cogs": Study(
-        "both settings and the data on COGS",
-        lambda: corners("cogs", (6_000, 24_155), (0.5, 0.8), (0.01, 0.1), steps=2_500, lr=4e-3),
-    ),
+    "scan": Study("both settings and the data on SCAN", lambda: corners(
+        "scan", (1_100, 4_400, 17_600), (0.3, 0.8), (0.01, 1.0))),
+    "cogs": Study("both settings and the data on COGS", lambda: corners(
+        "cogs", (6_000, 24_155), (0.5, 0.8), (0.01, 0.1), steps=2_500, lr=4e-3)),
     # the paper's own values of both settings
-    "prontoqa": Study(
-        "both settings and the data on PrOntoQA",
-        lambda: corners("prontoqa", (250, 1_000, 4_000, 16_000), (0.5, 0.7), (0.01, 0.1)),
-        ("learning",),
-    ),
-}
+    "prontoqa": Study("both settings and the data on PrOntoQA", lambda: corners(
+        "prontoqa", (250, 1_000, 4_000, 16_000), (0.5, 0.7), (0.01, 0.1)), ("learning",)),
+}  # fmt: skip
 
 
 def square(rows: Rows) -> list[Row]:
@@ -178,8 +157,9 @@ _CORNERS: dict[str, Any] = {
     "free": _BOTH, "within": ("task", "n_sequences"), "cluster": ("seed",), "unconverged": True,
 }  # fmt: skip
 _ID: dict[str, Any] = {"fitted": ("id_accuracy", FITTED), "above": ("ood_accuracy", 0.1)}
-_SQUARE: dict[str, Any] = {
-    "runs": ("addition",), "select": square, "cluster": ("seed",), "unconverged": True, **_ID,
+_MATCHED: dict[str, Any] = {
+    "runs": ("addition-matched",), "select": whole_seeds, "cluster": ("seed",),
+    "unconverged": True, "above": ("matched_ood", 0.1),
 }  # fmt: skip
 _SCAN_ALONE: dict[str, Any] = {
     "runs": ("scan-fitted", "scan-other-corners"), "cluster": ("seed",), "unconverged": True, **_ID,
@@ -199,10 +179,7 @@ _FASTER = (
     "leading to faster convergence and better generalization at the same data scale compared to "
     "models with large initialization (small weight decay coefficients)"
 )
-_AT_EQUAL_ID = (
-    "Seeds whose corners all know what they were shown: `addition-matched`, 80 runs of 8,000 "
-    "steps, 2 core-hours, finds 0.16 (`--train`)."
-)
+_TWENTY = "Ten of its twenty seeds or more: 2 core-hours for all (`--train`)."
 _TAKES = (
     "A setting that a small model learns: with three hops each next concept is right after 2,500 "
     "steps (one core, an hour), the sign of the last property stays at chance. Written down as "
@@ -249,23 +226,15 @@ CLAIMS = [
             0.1))),
     registered("addition-matched", "addition: a square is answered better, at equal ID",
         Difference("matched_ood", equal(gamma=0.8, weight_decay=0.1),
-            equal(gamma=0.5, weight_decay=0.01), runs=("addition-matched",), select=whole_seeds,
-            unconverged=True, above=("matched_ood", 0.1)),
-        takes="Ten of its twenty seeds or more: 2 core-hours for all (`--train`)."),
-    Claim("c7-addition-gamma", "addition: small weights help by themselves",
-        Difference("ood_accuracy", equal(gamma=0.8), equal(gamma=0.5), ("gamma", "gamma_qk"),
-            **_SQUARE | {"within": ("task", "n_sequences", "weight_decay")}), least=0.1,
-        source="C VII, figure 7C",
-        quote=_EITHER,
-        statistic="the same number, small minus large initialisation at equal weight decay and "
-        "data", takes=_AT_EQUAL_ID + " Of runs as these:", known=("addition",)),
-    Claim("c7-addition-decay", "addition: weight decay helps by itself",
-        Difference("ood_accuracy", equal(weight_decay=0.1), equal(weight_decay=0.01),
-            ("weight_decay",), **_SQUARE | {"within": ("task", "n_sequences", "gamma")}), least=0.1,
-        source="C VII, figure 7C",
-        quote=_EITHER,
-        statistic="the same number, much minus little weight decay at equal initialisation and "
-        "data", takes=_AT_EQUAL_ID + " Of runs as these:", known=("addition",)),
+            equal(gamma=0.5, weight_decay=0.01), **_MATCHED), takes=_TWENTY),
+    registered("addition-matched-gamma", "addition: small weights help by themselves",
+        Difference("matched_ood", equal(gamma=0.8), equal(gamma=0.5), ("gamma", "gamma_qk"),
+            **_MATCHED, within=("weight_decay",)),
+        name="c7-addition-gamma", asks="", quote=_EITHER, takes=_TWENTY),
+    registered("addition-matched-decay", "addition: weight decay helps by itself",
+        Difference("matched_ood", equal(weight_decay=0.1), equal(weight_decay=0.01),
+            ("weight_decay",), **_MATCHED, within=("gamma",)),
+        name="c7-addition-decay", asks="", quote=_EITHER, takes=_TWENTY),
     Claim("c7-prontoqa", "PrOntoQA: new worlds are answered better",
         Difference("id_accuracy", _MUCH, _LITTLE, fitted=("train_accuracy", 0.95), **_WORLDS),
         least=0.1, source="C VII, figure 7E",
@@ -315,24 +284,22 @@ def draw(data: Data) -> Panels:
     panels = []
     for title, (studies, shown) in _SHOWN.items():
         rows = data.rows(*studies)
-        fits = _fits("train_accuracy" if "prontoqa" in studies else "id_accuracy")
+        fits = _reaches("train_accuracy" if "prontoqa" in studies else "id_accuracy")
         row = [(f"{title}, {end}", over_data(square(rows), of, fits)) for end, of in shown.items()]
         if "addition" in studies:
             others = over_data(at_random(rows), "id_accuracy", fits)
             row.append((f"{title}, at random (ID)", others))
         if "prontoqa" in studies:
-            label = "epochs to a loss of 0.05"
-            row.append(("(E) epochs to fit", over_data(rows, epochs, _came, label)))
+            figure = over_data(
+                rows, epochs, lambda row: not effects.never_came(row), "epochs to a loss of 0.05"
+            )
+            row.append(("(E) epochs to fit", figure))
         panels.append(row)
     return panels
 
 
-def _fits(accuracy: str) -> Test:
+def _reaches(accuracy: str) -> Test:
     return lambda row: (row[accuracy] or 0.0) >= FITTED
-
-
-def _came(row: Row) -> bool:
-    return not never_came(row)
 
 
 def epochs(row: Row) -> float | None:
@@ -354,14 +321,12 @@ def over_data(rows: Rows, of: Number, fits: Test, label: str = "accuracy") -> Fi
             axes.plot([], [], "o", color=colour, label=words)
             for (size,), mine in grouped(corner, ("n_sequences",)).items():
                 at = sizes.index(size) + 0.19 * (place - 1.5)
-                values = [
-                    (value, fits(row)) for row in mine if (value := value_of(row, of)) is not None
-                ]
-                for value, is_fitted in values:
-                    face = colour if is_fitted else "none"
+                mine = effects.having(mine, of)
+                for row, value in zip(mine, values_of(mine, of), strict=True):
+                    face = colour if fits(row) else "none"
                     axes.plot(at, value, "o", color=colour, mfc=face, ms=4, alpha=0.7)
-                fitted = [value for value, is_fitted in values if is_fitted]
-                if 2 * len(fitted) > len(values):
+                fitted = values_of(filter(fits, mine), of)
+                if 2 * len(fitted) > len(mine):
                     axes.plot([at - 0.08, at + 0.08], [mean(fitted)] * 2, color=colour, lw=2)
         axes.plot([], [], "o", color=INK, mfc="none", label="hollow: not fitted")
         axes.set(xlabel="training examples", ylabel=label, xlim=(-0.5, len(sizes) - 0.5))

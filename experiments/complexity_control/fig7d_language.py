@@ -21,21 +21,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.analysis.statistics import Floats
 from anchor_interp.pages.style import QUALITATIVE, panel
-from anchor_interp.runs.config import override
-from anchor_interp.runs.presets import preset
-from anchor_interp.sweeps.spec import Grid, Sweep
 from claims import Claim
 from common import Panels, main
 from complexity_control import span
 from effects import Difference, Row, Rows, equal, grouped, number_of, values_of
 from ledger import table
 from measures import CURVE, CURVE_POINTS
-from studies import Data, Study
+from studies import Data, Grid, Study, override, preset
 
 GAMMAS = (0.5, 0.8)  # the large and the small initialisation
 
 
-def _language() -> Sweep:
+def _language() -> list[Grid]:
     start = preset("language-tiny", n_sequences=30_720, steps=960)
     every = start.train.steps // CURVE_POINTS
     start = override(start, weight_decay=0.1, log_every=every // 2, eval_every=every,
@@ -43,12 +40,10 @@ def _language() -> Sweep:
     seeds, axes = tuple(range(1000, 1005)), {"gamma": GAMMAS}
     again = override(start, part="code", n_sequences=3_072)
     both = Grid(start, {"part": ("code", "both"), **axes}, seeds=seeds)
-    return Sweep((both, Grid(again, axes, seeds=seeds)))
+    return [both, Grid(again, axes, seeds=seeds)]
 
 
-RUNS = {
-    "language": Study("initialisation and text of language models", _language, ("language",)),
-}
+RUNS = {"language": Study("initialisation and text of language models", _language, ("language",))}
 
 
 def with_tokens(rows: Rows) -> list[Row]:

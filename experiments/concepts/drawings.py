@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, UInt8
 from anchor_interp.runs.run import Run
 
 from .judge import judge_of
-from .pictures import as_pixels, bits_of, every_node
+from .pictures import bits_of, every_node
 from .training import draw
 
 
@@ -47,11 +47,10 @@ def drawings(run: Run, n: int = 8, *, seed: int = 0) -> Drawings:
     pictures = draw(run.model, task, repeated, seed=seed, stream="drawings")
     right = judge_of(task).right(pictures, repeated)
     roles = dict.fromkeys(task.trained, "trained") | dict.fromkeys(task.tested, "tested")
-    pixels = as_pixels(pictures)
+    pixels = ((pictures.clamp(-1, 1) + 1) * 127.5).round().byte().numpy()
     return Drawings(
-        titles=tuple(map(task.title, nodes)),
-        roles=tuple(roles.get(name, "") for name in names),
+        titles=tuple(map(task.title, nodes)), roles=tuple(roles.get(name, "") for name in names),
         real=task.pictures(nodes, seed=seed, stream="drawings").pixels,
         drawn=pixels.reshape(len(nodes), n, *pixels.shape[1:]),
         right=right.reshape(len(nodes), n, -1),
-    )
+    )  # fmt: skip

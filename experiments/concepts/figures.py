@@ -27,13 +27,11 @@ def report_figures(run: Run) -> tuple[OwnFigure, ...]:
     development = development_of(run)
     words = {"stable_rank": "Stable rank", "condensation": "Condensation"}
     return grid, *(
-        OwnFigure(
-            f"layers-{measure.replace('_', '-')}",
-            f"{title} of every layer along training, over its initial value.",
-            functools.partial(layer_map, development, measure),
-        )
+        OwnFigure(f"layers-{measure.replace('_', '-')}",
+                  f"{title} of every layer along training, over its initial value.",
+                  functools.partial(layer_map, development, measure))
         for measure, title in words.items()
-    )
+    )  # fmt: skip
 
 
 def drawing_grid(shown: Drawings) -> Figure:
@@ -41,20 +39,14 @@ def drawing_grid(shown: Drawings) -> Figure:
     n_nodes, n, _, side, _ = shown.drawn.shape
     gap = 2
     step = side + gap
-    rows = [
-        np.concatenate([real[None], drawn])
-        for real, drawn in zip(shown.real, shown.drawn, strict=True)
-    ]
-    sheet = tiled(np.stack(rows), gap)
+    sheet = tiled(np.concatenate([shown.real[:, None], shown.drawn], 1), gap)
     with style.panel(1.9 + 0.36 * (n + 1), 0.4 + 0.38 * n_nodes) as (figure, axes):
         axes.imshow(sheet, interpolation="nearest")
         for row, column in np.argwhere(~shown.right.all(2)):
             corner = ((column + 1) * step - 0.5, row * step - 0.5)
             style.frame(axes, corner, side, edgecolor=style.CHOSEN, linewidth=2)
-        labels = [
-            f"{title}{f' ({role})' if role else ''}  {share:.0%}"
-            for title, role, share in zip(shown.titles, shown.roles, shown.shares, strict=True)
-        ]
+        each = zip(shown.titles, shown.roles, shown.shares, strict=True)
+        labels = [f"{title}{role and f' ({role})'}  {share:.0%}" for title, role, share in each]
         axes.set_yticks([row * step + side / 2 for row in range(n_nodes)], labels, fontsize=8)
         axes.set_xticks([side / 2, step + n * step / 2], ["real", "drawn"], fontsize=8)
         axes.tick_params(length=0)

@@ -59,9 +59,7 @@ class Judge(nn.Module):
 
     @torch.no_grad()
     def right(
-        self,
-        pictures: Float[Tensor, "n 3 row column"],
-        nodes: Integer[np.ndarray, "n attribute"],
+        self, pictures: Float[Tensor, "n 3 row column"], nodes: Integer[np.ndarray, "n attribute"]
     ) -> Bool[np.ndarray, "n attribute"]:
         """Which attributes of pictures, -1 to 1, the judge is :data:`SURE` to be the nodes' own."""
         starts = range(0, len(pictures), 1024)

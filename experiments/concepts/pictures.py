@@ -94,14 +94,6 @@ def as_tensor(pixels: UInt8[np.ndarray, "n 3 row column"]) -> Float[Tensor, "n 3
     return torch.from_numpy(pixels).float() / 127.5 - 1
 
 
-def as_pixels(pictures: Float[Tensor, "n 3 row column"]) -> UInt8[np.ndarray, "n 3 row column"]:
-    """Pictures of -1 to 1 as 0 to 255."""
-    pixels: UInt8[np.ndarray, "n 3 row column"] = (
-        ((pictures.clamp(-1, 1) + 1) * 127.5).round().byte().numpy()
-    )
-    return pixels
-
-
 def _render(
     side: int, centre: Float[np.ndarray, "n 2"], numbers: Numbers
 ) -> UInt8[np.ndarray, "n 3 row column"]:

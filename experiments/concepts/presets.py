@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from anchor_interp.models.shapes import InitConfig
-from anchor_interp.runs.config import RunConfig, TrainConfig
+from anchor_interp import InitConfig, RunConfig, TrainConfig
 from anchor_interp.runs.presets import name_preset
 from anchor_interp.tasks.catalog import name_task
 
@@ -13,11 +12,8 @@ from .unet import UNetConfig
 TASKS: Mapping[str, Concepts] = {"concepts": Concepts(), "concepts-64": Concepts(pixels=64)}
 _WEIGHTS = InitConfig(weights="uniform")
 PRESETS: Mapping[str, RunConfig] = {
-    "concepts": RunConfig(
-        Concepts(), UNetConfig(predicts="velocity"), _WEIGHTS,
-        TrainConfig(n_sequences=5_000, batch_size=32, lr=2e-3, steps=2_000, weight_decay=0.0,
-                    eval_every=500),
-    ),
+    "concepts": RunConfig(Concepts(), UNetConfig(predicts="velocity"), _WEIGHTS, TrainConfig(
+        n_sequences=5_000, batch_size=32, lr=2e-3, steps=2_000, weight_decay=0.0, eval_every=500)),
     "paper-concepts": RunConfig(
         Concepts(pixels=64), UNetConfig(n_features=256, n_times=500, d_image=64), _WEIGHTS,
         TrainConfig(n_sequences=5_000, batch_size=64, lr=1e-4, steps=23_700, warmup=0.0,

@@ -14,6 +14,7 @@ As a task of sequences, a prompt names a node and the answer is what a judge rea
     circle small red -> circle small red .
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -22,15 +23,10 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float32, Int
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp import ConfigError, Dataset, InitConfig, Run, RunConfig, Split, Task
 from anchor_interp._util.schema import bounded, shown, suggestion
-from anchor_interp.models.shapes import InitConfig
-from anchor_interp.runs.config import RunConfig
-from anchor_interp.runs.run import Run
-from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.hashing import random_bits
 from anchor_interp.tasks.network import OwnFigure, OwnNetwork
-from anchor_interp.tasks.task import Task
 
 from .figures import report_figures
 from .judge import judge_of
@@ -74,25 +70,23 @@ class Concepts(OwnNetwork, Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for pair in self.attributes:
-            for word in pair:
-                if word not in ATTRIBUTES:
-                    close, known = suggestion(word, ATTRIBUTES), ", ".join(ATTRIBUTES)
-                    raise ConfigError(f"task.attributes names {shown(word)}{close}; known: {known}")
-            if ATTRIBUTES[pair[0]] != ATTRIBUTES[pair[1]] or pair[0] == pair[1]:
-                raise ConfigError(
-                    f"task.attributes has {pair[0]} and {pair[1]}; expected two values of one "
-                    "attribute"
-                )
-        if len(set(self.names)) != len(self.names) or not self.names:
+        for word in itertools.chain(*self.attributes):
+            if word not in ATTRIBUTES:
+                close, known = suggestion(word, ATTRIBUTES), ", ".join(ATTRIBUTES)
+                raise ConfigError(f"task.attributes names {shown(word)}{close}; known: {known}")
+        for one, two in self.attributes:
+            if ATTRIBUTES[one] != ATTRIBUTES[two] or one == two:
+                wanted = "expected two values of one attribute"
+                raise ConfigError(f"task.attributes has {one} and {two}; {wanted}")
+        n = len(self.names)
+        if len(set(self.names)) != n or not n:
             named = ", ".join(self.names) or "none"
             raise ConfigError(f"task.attributes are {named}; expected one or more, each once")
         for field, nodes in (("trained", self.trained), ("tested", self.tested)):
             for node in nodes:
-                if len(node) != len(self.names) or set(node) - {"0", "1"}:
-                    such = ("01" * len(self.names))[: len(self.names)]
-                    wanted = f"{len(self.names)} bits, such as {such}"
-                    raise ConfigError(f"task.{field} has {shown(node)}; expected {wanted}")
+                if len(node) != n or set(node) - {"0", "1"}:
+                    wanted = f"expected {n} bits, such as {('01' * n)[:n]}"
+                    raise ConfigError(f"task.{field} has {shown(node)}; {wanted}")
             if not nodes:
                 raise ConfigError(f"task.{field} is empty; name at least one node")
         every = self.trained + self.tested

@@ -14,12 +14,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp import ConfigError, Dataset, RunConfig
 from anchor_interp._util.schema import checked
 from anchor_interp.models.finite import check_finite
-from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.loop import Objective
-from anchor_interp.tasks.examples import Dataset
 from anchor_interp.tasks.hashing import batch_indices, random_integers, stream_key
 
 from .diffusion import noised, sample_pictures
@@ -61,9 +59,8 @@ class DiffusionObjective(Objective):
         size, seed, n_timesteps = self._batch_size, self._seed, self._n_timesteps
         rows = torch.from_numpy(batch_indices(step, size, len(self.training), seed=seed))
         rows = rows.to(self._device)
-        times = torch.from_numpy(
-            1 + random_integers(size, n_timesteps, seed=seed, stream=f"t-{step}")
-        )
+        drawn = random_integers(size, n_timesteps, seed=seed, stream=f"t-{step}")
+        times = torch.from_numpy(1 + drawn)
         noise = _normal((size, *self._pixels.shape[1:]), seed, f"noise-{step}").to(self._device)
         pictures = self._pixels[rows].float() / 127.5 - 1
         noisy = noised(pictures, noise, times.to(self._device), n_timesteps)
@@ -102,12 +99,9 @@ def draw(
     parts = [torch.empty(0, 3, task.pixels, task.pixels, dtype=torch.float32)]
     for start in range(0, len(cond), _AT_ONCE):
         generator = _generator(seed, f"{stream}/{start}")
+        shape = {"side": model.d_image, "n_timesteps": model.n_times}
         part = cond[start : start + _AT_ONCE]
-        parts.append(
-            sample_pictures(
-                network, part, side=model.d_image, n_timesteps=model.n_times, generator=generator
-            ).cpu()
-        )
+        parts.append(sample_pictures(network, part, **shape, generator=generator).cpu())
     return check_finite(torch.cat(parts), "the model's drawings").clamp(-1, 1).float()
 
 

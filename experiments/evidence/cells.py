@@ -12,18 +12,16 @@ import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
 
+from anchor_interp import AnchorTask, Run, answer_map
 from anchor_interp.analysis.fingerprint import seen_pairs_only
-from anchor_interp.behaviour.answers import answer_map
 from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.patched_passes import Replacement, replaced_run
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.runs.run import Run
-from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import Sequences, assemble, draw_noise
 from effects import Row
-from evidence.measured import spread
+from evidence.measured import mixtures, spread
 from evidence.verdict import half
 from ledger import table
 
@@ -31,6 +29,7 @@ SITES = ("0.hook_resid_pre", "0.hook_resid_mid", "0.hook_resid_post",
          "1.hook_resid_mid", "1.hook_resid_post")  # fmt: skip
 SITE, LINE, SHUFFLES, DRAWS = "1.hook_resid_mid", 0.35, 40, 2_000  # shuffled are a run's cells
 States = dict[Pair, torch.Tensor]
+runs = mixtures
 
 
 def cells(task: AnchorTask, pair: Pair) -> Sequences:

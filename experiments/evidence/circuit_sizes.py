@@ -10,11 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from anchor_interp.analysis.circuits import prune, score_circuit
+from anchor_interp import EdgeAblation, Run, load, prune, score_circuit
 from anchor_interp.analysis.rivals import rollouts
-from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.runs import zoo
-from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
 from common import say
 from effects import Row, Rows

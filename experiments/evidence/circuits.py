@@ -12,12 +12,10 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp import ConfigError, Run, route_scores
 from anchor_interp.analysis.circuits import Performance, prune, score_circuit
 from anchor_interp.analysis.rivals import compare_circuit
-from anchor_interp.analysis.routes import route_scores
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation
-from anchor_interp.runs.run import Run
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
 from effects import Row, Rows
 from evidence.measured import count, ends, others, spread, used
@@ -33,12 +31,10 @@ BASELINES = ("attention rollout", "symmetric route", "inferential route")
 def measure(run: Run) -> Row:
     """Circuit and routes of one run; why not, where the answers hardly depend on attention."""
     model, task = run.model, run.config.anchor_task
-    found: Row = {}
     scores = route_scores(model, task)
+    found: Row = {"no_routes": scores.reason}
     if scores.reason is None:
-        found["routes"] = {name: getattr(scores, name) for name in ROUTES}
-    else:
-        found["no_routes"] = scores.reason
+        found = {"routes": {name: getattr(scores, name) for name in ROUTES}}
     pruned_on, judged_on = (aligned_sequences(task, PROBE_POSITION, N, seed=s) for s in (0, 1))
     try:
         circuit = prune(EdgeAblation(model, pruned_on))
@@ -47,19 +43,17 @@ def measure(run: Run) -> Row:
             bench = EdgeAblation(model, judged_on, ablation)
             scored = score_circuit(bench, circuit)
             compared = compare_circuit(bench, circuit, n_random=N_RANDOM)
-            others = {other.name: _numbers(other.faithfulness) for other in compared.others}
+            random = compared.random_accuracy.tolist()
             found["n_edges"] = scored.n_edges
             found[ablation] = {
                 "nothing": scored.nothing.accuracy,
-                "faithfulness": _numbers(scored.faithfulness),
-                "remaining": _numbers(scored.remaining),
-                "incompleteness": _numbers(scored.incompleteness),
+                **{name: _numbers(getattr(scored, name))
+                   for name in ("faithfulness", "remaining", "incompleteness")},
                 "minimality": [_numbers(entry.loss) for entry in scored.minimality],
-                "random_median": median(compared.random_accuracy.tolist()),
-                "random_best": max(compared.random_accuracy.tolist()),
+                "random_median": median(random), "random_best": max(random),
                 "p": [compared.p_accuracy, compared.p_logit_difference],
-                **others,
-            }
+                **{other.name: _numbers(other.faithfulness) for other in compared.others},
+            }  # fmt: skip
     except ConfigError as error:
         found["no_circuit"] = str(error)
     return found

@@ -10,12 +10,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from anchor_interp import answer_map, load
-from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.circuits import prune
-from anchor_interp.analysis.routes import route_scores
-from anchor_interp.interventions.edge_ablation import EdgeAblation
-from anchor_interp.runs.run import Run
+from anchor_interp import ConfigError, EdgeAblation, Run, answer_map, load, prune, route_scores
 from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
 from effects import Row, Rows

@@ -12,6 +12,7 @@ between an inferential recipe and another one of its task counts with p <= 0.05 
 correction over the table.
 """
 
+from anchor_interp import Run, Site
 from anchor_interp.interventions.interchange import (
     Subspace,
     interchange,
@@ -19,8 +20,6 @@ from anchor_interp.interventions.interchange import (
     random_subspace,
     renamed_answers,
 )
-from anchor_interp.interventions.sites import Site
-from anchor_interp.runs.run import Run
 from anchor_interp.tasks.counterfactuals import InterchangePairs, interchange_pairs
 from effects import Row, Rows
 from evidence.measured import count, ends, spread, used
@@ -29,12 +28,9 @@ from ledger import table
 SITE = Site("resid_post", 0, "first")
 DIMENSIONS = 16
 WAYS = {
-    "plain": "all of it",
-    "familiar": "all of it, training keys",
-    "searched": "searched, k = 16",
-    "control": "searched, k = 16, answers renamed",
-    "random": "random, k = 16",
-}
+    "plain": "all of it", "familiar": "all of it, training keys", "searched": "searched, k = 16",
+    "control": "searched, k = 16, answers renamed", "random": "random, k = 16",
+}  # fmt: skip
 OTHERS = ("base", "source", "anchor_moved", "key_moved", "untouched")
 
 
@@ -49,20 +45,14 @@ def measure(run: Run) -> Row:
         return learn_subspace(model, pairs, SITE, DIMENSIONS, seed=0, batch_size=64, quiet=True)
 
     found = searched(fitted)
+    renamed = [renamed_answers(task, pairs, seed=0) for pairs in (held_out, fitted)]
     exchanges: dict[str, tuple[InterchangePairs, Subspace | None]] = {
-        "plain": (held_out, None),
-        "familiar": (familiar, None),
-        "searched": (held_out, found),
-        "control": (
-            renamed_answers(task, held_out, seed=0),
-            searched(renamed_answers(task, fitted, seed=0)),
-        ),
+        "plain": (held_out, None), "familiar": (familiar, None), "searched": (held_out, found),
+        "control": (renamed[0], searched(renamed[1])),
         "random": (held_out, random_subspace(len(found.basis), DIMENSIONS, seed=0)),
-    }
-    results = {
-        way: interchange(model, pairs, SITE, subspace=subspace)
-        for way, (pairs, subspace) in exchanges.items()
-    }
+    }  # fmt: skip
+    results = {way: interchange(model, pairs, SITE, subspace=subspace)
+               for way, (pairs, subspace) in exchanges.items()}  # fmt: skip
     shares = ("counterfactual", *OTHERS)
     return {way: {s: getattr(result, s) for s in shares} for way, result in results.items()}
 

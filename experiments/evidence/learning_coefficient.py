@@ -20,12 +20,11 @@ from statistics import median
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
+from anchor_interp import Run, learning_coefficient, load
 from anchor_interp._util.errors import StoreError
-from anchor_interp.analysis.learning_coefficient import learning_coefficient
 from anchor_interp.models.complexity import first_query_matrix
 from anchor_interp.models.matrix_complexity import stable_rank
 from anchor_interp.runs import zoo
-from anchor_interp.runs.run import Run, load
 from effects import Row
 from evidence.measured import finished
 from ledger import table
@@ -50,13 +49,10 @@ def measure(run: Run) -> Row:
     chains = learning_coefficient(run)
     n_parameters = sum(weight.numel() for weight in run.model.parameters())
     ranks = [stable_rank(first_query_matrix(each)) for each in (run.model, run.initial)]
-    return {
-        "chains": chains.tolist(),
-        "coefficient": float(chains.mean()),
-        "coefficient_share": 2 * float(chains.mean()) / n_parameters,
-        "rank_share": ranks[0] / ranks[1],
-        "n_parameters": n_parameters,
-    }
+    mean = float(chains.mean())
+    return {"chains": chains.tolist(), "coefficient": mean,
+            "coefficient_share": 2 * mean / n_parameters, "rank_share": ranks[0] / ranks[1],
+            "n_parameters": n_parameters}  # fmt: skip
 
 
 def area(rows: Sequence[Row], share: str) -> float:

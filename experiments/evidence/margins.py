@@ -29,21 +29,16 @@ _MEMORIZING = Margin(
     lambda e: e.train_accuracy >= 0.99 and e.id_accuracy <= 0.5,
 )  # fmt: skip
 _INFERENTIAL = Margin("inferential", "OOD >= 0.95", lambda e: e.ood_accuracy >= 0.95)
+_COMPOSITE = Margin(
+    "composite", "ID >= 0.95, OOD <= 0.3 and commutativity <= 0.6",
+    lambda e: e.id_accuracy >= 0.95 and e.ood_accuracy <= 0.3 and e.commutativity <= 0.6,
+)  # fmt: skip
+_SYMMETRIC = Margin("symmetric", "OOD <= 0.2 and commutativity >= 0.95",
+                    lambda e: e.ood_accuracy <= 0.2 and e.commutativity >= 0.95)  # fmt: skip
+_X_MINUS_6 = Margin("symmetric", "x - 6 on >= 0.9", lambda e: e.symmetric_accuracy >= 0.9)
 MARGINS: Mapping[str, Margin] = {
-    "memorizing": _MEMORIZING,
-    "composite": Margin(
-        "composite", "ID >= 0.95, OOD <= 0.3 and commutativity <= 0.6",
-        lambda e: e.id_accuracy >= 0.95 and e.ood_accuracy <= 0.3 and e.commutativity <= 0.6,
-    ),
-    "symmetric": Margin(
-        "symmetric", "OOD <= 0.2 and commutativity >= 0.95",
-        lambda e: e.ood_accuracy <= 0.2 and e.commutativity >= 0.95,
-    ),
-    "inferential": _INFERENTIAL,
-    "neurips-memorizing": _MEMORIZING,
-    "neurips-symmetric": Margin(
-        "symmetric", "x - 6 on >= 0.9", lambda e: e.symmetric_accuracy >= 0.9
-    ),
-    "neurips-inferential": _INFERENTIAL,
+    "memorizing": _MEMORIZING, "composite": _COMPOSITE, "symmetric": _SYMMETRIC,
+    "inferential": _INFERENTIAL, "neurips-memorizing": _MEMORIZING,
+    "neurips-symmetric": _X_MINUS_6, "neurips-inferential": _INFERENTIAL,
 }  # fmt: skip
 """The margins by recipe."""

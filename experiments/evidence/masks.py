@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 import torch
 
-from anchor_interp._util.errors import ConfigError
+from anchor_interp import ConfigError, Run, load
 from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.interventions.masks import Paths
-from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.sequences import Place, drawn_sequences
 from effects import Row, Rows
 from evidence.margins import FRESH_SEEDS
@@ -21,10 +20,8 @@ from ledger import table
 
 N, SEEDS = 40, list(FRESH_SEEDS)[:5]
 MASKS: dict[str, tuple[Paths, bool]] = {
-    "as the papers": ("all", False),
-    "renormalised": ("all", True),
-    "direct": ("direct", False),
-}
+    "as the papers": ("all", False), "renormalised": ("all", True), "direct": ("direct", False)
+}  # fmt: skip
 """Paths that are cut, and whether what remains is renormalised."""
 HIDDEN: dict[Place, str] = {"key": "key, over 80 keys", "second": "second anchor, over four"}
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from anchor_interp._util.errors import AnchorInterpError, StoreError
+from anchor_interp._util.errors import StoreError
 from anchor_interp._util.files import write_text
 from anchor_interp.runs.measurements import Measure, kept, measure_run
 from anchor_interp.runs.presets import RECIPES
 from anchor_interp.runs.run import Run, load
-from common import say
+from common import exit_code, say
 from effects import Row, Rows
 from evidence.margins import FRESH_SEEDS, MARGINS
 from ledger import table
@@ -28,15 +28,16 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/recipes"), help="folder of runs")
     asked = parser.parse_args()
     module = importlib.import_module(f"evidence.{asked.name}")
-    try:
+
+    def work() -> None:
         if hasattr(module, "runs"):
             rows = [about | module.measure(run) for about, run in module.runs(asked.runs)]
         else:
             rows = _of_recipes(asked.name, asked.runs, getattr(module, "SEEDS", FRESH_SEEDS))
         parts: dict[str, Any] = module.report(rows)
         tell(asked.name, parts.pop("data", {"runs": rows}), **parts)
-    except AnchorInterpError as error:
-        raise SystemExit(f"{asked.name}: {error}") from error
+
+    raise SystemExit(exit_code(asked.name, work))
 
 
 def _of_recipes(name: str, folder: Path, seeds: Sequence[int]) -> list[Row]:

@@ -6,13 +6,13 @@ nor undertrained and whose accuracy on unseen pairs is 0.1 to 0.9.
 
 import numpy as np
 
-from anchor_interp import sample
-from anchor_interp.behaviour.answers import answer_map
+from anchor_interp import Run, answer_map, sample
 from anchor_interp.models.embeddings import key_embeddings
-from anchor_interp.runs.run import Run
 from effects import Row, Rows
+from evidence.measured import mixtures
 from ledger import table
 
+runs = mixtures
 TITLES = {
     "held_out": "rule's share where the key is test data at its position, less that elsewhere",
     "frequency": "correlation with how often training has the key at the position",

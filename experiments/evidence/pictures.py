@@ -15,9 +15,8 @@ from pathlib import Path
 
 import torch
 
-from anchor_interp import answer_map, load
+from anchor_interp import answer_map, load, prune
 from anchor_interp._util.files import write_output
-from anchor_interp.analysis.circuits import prune
 from anchor_interp.analysis.flow import information_flow
 from anchor_interp.pages import mechanism_figures as plotting
 from anchor_interp.pages.answer_figures import answer_maps

@@ -18,23 +18,20 @@ import torch
 import torch.nn.functional as F
 
 import curves
+from anchor_interp import Dataset, Prontoqa, preset
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.signals import stop_signals
 from anchor_interp.models.batches import masked_batch
 from anchor_interp.models.forward import fast_logits
 from anchor_interp.models.transformer import HookedTransformer
-from anchor_interp.realistic.prontoqa import Prontoqa
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import StepEvent, TrainState
-from anchor_interp.runs.presets import preset
-from anchor_interp.tasks.examples import Dataset
 from effects import Row
 from studies import write_csv
 
 _WORDS = Prontoqa().words
-_STOP, _EVERY, _IS, _A, _NOT, _TRUE, _FALSE = map(
-    _WORDS.index, (".", "Every", "is", "a", "not", "True", "False")
-)
+_STOP, _EVERY, _IS, _A = map(_WORDS.index, (".", "Every", "is", "a"))
+_TRUE, _FALSE = map(_WORDS.index, ("True", "False"))
 
 
 @dataclass(frozen=True)
@@ -51,12 +48,10 @@ class SignedProntoqa(Prontoqa):
     def examples(self, split: str, n: int, *, seed: int) -> Dataset:
         """The same worlds and questions with longer proofs."""
         plain = super().examples(split, n, seed=seed)
-        rows = [
-            row[:length].tolist() for row, length in zip(plain.tokens, plain.lengths, strict=True)
-        ]
-        prompts = [row[:start] for row, start in zip(rows, plain.starts, strict=True)]
-        answers = [_signed(row, start) for row, start in zip(rows, plain.starts, strict=True)]
-        return Dataset.of(prompts, answers)
+        ends = zip(plain.tokens, plain.starts, plain.lengths, strict=True)
+        rows = [(row[:length].tolist(), start) for row, start, length in ends]
+        prompts = [row[:start] for row, start in rows]
+        return Dataset.of(prompts, [_signed(row, start) for row, start in rows])
 
 
 def _sentences(tokens: list[int]) -> list[list[int]]:

@@ -15,15 +15,14 @@ from statistics import median
 
 import yaml
 
-from anchor_interp._util.errors import AnchorInterpError
+from anchor_interp import TASKS, load
 from anchor_interp._util.progress import reporting
 from anchor_interp.runs.config import RunConfig, override, run_id
 from anchor_interp.runs.presets import RECIPES
-from anchor_interp.runs.run import load
 from anchor_interp.runs.schedule import total_decay
 from anchor_interp.sweeps.engine import each_alone
 from anchor_interp.sweeps.local import LocalEngine
-from anchor_interp.tasks.anchor import TASKS
+from common import exit_code
 from effects import Row
 from evidence.margins import FRESH_SEEDS, MARGINS
 from evidence.measured import tell
@@ -79,11 +78,8 @@ def report_judged(rows: Sequence[Row]) -> None:
         kept = f"{entry['kept']} of {entry['seeds']}"
         above.append([name, *_cells(entry), margin.text, kept, *_numbers(entry)])
         summary.append(entry)
-    lines = [
-        [row["recipe"], str(row["seed"]), *_numbers(row), row["phase"],
-         "yes" if row["kept"] else "**no**"]
-        for row in rows
-    ]  # fmt: skip
+    lines = [[row["recipe"], str(row["seed"]), *_numbers(row), row["phase"],
+              "yes" if row["kept"] else "**no**"] for row in rows]  # fmt: skip
     medians = [f"median {heading}" for heading in _HEADINGS.values()]
     recipes = table(["recipe", *_SETTINGS, "margin", "kept", *medians], above)
     runs = table(["recipe", "seed", *_HEADINGS.values(), "phase", "margin kept"], lines)
@@ -151,11 +147,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/recipes"))
     parser.add_argument("--workers", type=int, help="runs at a time; all cores if not given")
     asked = parser.parse_args()
-    try:
-        work = search if asked.what == "search" else judge
-        work(asked.out, asked.workers)
-    except AnchorInterpError as error:
-        raise SystemExit(f"recipes: {error}") from error
+    work = search if asked.what == "search" else judge
+    raise SystemExit(exit_code("recipes", lambda: work(asked.out, asked.workers)))
 
 
 if __name__ == "__main__":

@@ -13,20 +13,18 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.stats import spearmanr
 
 import anchor_interp as ai
+from anchor_interp import AnchorTask, Examples, edge_attribution
 from anchor_interp.analysis.circuits import Circuit, prune, score_circuit
-from anchor_interp.analysis.edge_attribution import edge_attribution
 from anchor_interp.interventions.edge_ablation import EdgeAblation, Parts
 from anchor_interp.models.transformer import HookedTransformer as Model
 from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
-from anchor_interp.tasks.anchor import TASKS, AnchorTask
-from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
 from common import say
 from effects import Row, Rows
@@ -39,36 +37,26 @@ STEPS = (1, 8)
 MISSES = 3
 
 
-class Subject(NamedTuple):
-    """A model, its task, and whether it was trained: of others no circuit is asked for."""
-
-    model: Model
-    task: AnchorTask
-    trained: bool
-
-
-def runs(_: Path) -> Iterator[tuple[Row, Subject]]:
+def runs(_: Path) -> Iterator[tuple[Row, ai.Run | Model]]:
     """The models."""
-    for name in SPECIMENS:
+    trained: dict[str, ai.Run | Model] = {name: ai.load(name) for name in SPECIMENS}
+    for name, of in (trained | random_models()).items():
         say(f"residual_edges: {name}")
-        run = ai.load(name)
-        yield {"model": name}, Subject(run.model, run.config.anchor_task, trained=True)
-    for name, model in random_models().items():
-        say(f"residual_edges: {name}")
-        yield {"model": name}, Subject(model, TASKS["complexity-control"], trained=False)
+        yield {"model": name}, of
 
 
-def measure(subject: Subject) -> Row:
-    """Estimates of one model beside patching, and its circuits."""
-    found = compared(subject.model, subject.task)
-    return found | ({"kept": kept(subject.model, subject.task)} if subject.trained else {})
+def measure(of: ai.Run | Model) -> Row:
+    """Estimates of one model beside patching; if it is trained, also its circuits."""
+    if not isinstance(of, ai.Run):
+        return compared(of, ai.TASKS["complexity-control"])
+    task = of.config.anchor_task
+    return compared(of.model, task) | {"kept": kept(of.model, task)}
 
 
 def twins(model: Model, seed: int, task: AnchorTask) -> tuple[Examples, Examples]:
     """Sequences and others that the model answers differently, with both of its answers."""
-    drawn = [
-        aligned_sequences(task, PROBE_POSITION, N, seed=s).examples() for s in (seed, seed + 1)
-    ]
+    seeds = (seed, seed + 1)
+    drawn = [aligned_sequences(task, PROBE_POSITION, N, seed=s).examples() for s in seeds]
     own, other = (ai.last_logits(model, each).argmax(-1).cpu().numpy() for each in drawn)
     apart = own != other
     answered = Examples(drawn[0].tokens, own, other, places=drawn[0].places)
@@ -91,17 +79,13 @@ def compared(model: Model, task: AnchorTask) -> Row:
     row: Row = {"edges": len(edges), "change": float(cut.nothing[1] - cut.full[1])}
     for steps in STEPS:
         found = edge_attribution(model, *pair, ai.logit_difference(pair[0]), steps=steps)
-        scores = found.scores[tuple(edges.T)]
+        scores, ends = found.scores[tuple(edges.T)], found.graph
         worst = np.argsort(-np.abs(scores - effects))[:MISSES]
         row[f"steps_{steps}"] = {
             "rank_correlation": float(spearmanr(scores, effects).statistic),
             "correlation": float(np.corrcoef(scores, effects)[0, 1]),
-            "misses": [
-                {"edge": f"{found.graph.receivers[edges[i][0]]} <- "
-                         f"{found.graph.senders[edges[i][1]]}",
-                 "score": float(scores[i]), "effect": float(effects[i])}
-                for i in worst
-            ],
+            "misses": [{"edge": f"{ends.receivers[edges[i][0]]} <- {ends.senders[edges[i][1]]}",
+                        "score": float(scores[i]), "effect": float(effects[i])} for i in worst],
         }  # fmt: skip
     return row
 
@@ -178,9 +162,8 @@ def report(rows: Rows) -> dict[str, object]:
     lines, sizes = [], []
     for row in rows:
         ways = [row[f"steps_{steps}"] for steps in STEPS]
-        alike = [
-            f"{way[kind]:z.2f}" for kind in ("rank_correlation", "correlation") for way in ways
-        ]
+        kinds = ("rank_correlation", "correlation")
+        alike = [f"{way[kind]:z.2f}" for kind in kinds for way in ways]
         miss = ways[-1]["misses"][0]
         worst = f"{miss['edge']}: {miss['score']:z.2f} for {miss['effect']:z.2f}"
         lines.append([row["model"], str(row["edges"]), *alike, f"{row['change']:z.2f}", worst])

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
-from anchor_interp import answer_map, fingerprint, load, verdict
+from anchor_interp import Run, answer_map, fingerprint, load, verdict
 from anchor_interp._util.schema import to_dict
 from anchor_interp.models.exact import Mechanism
-from anchor_interp.runs.run import Run
 from anchor_interp.runs.zoo import names
 from effects import Row, Rows
 from ledger import table

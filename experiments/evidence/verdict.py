@@ -11,6 +11,7 @@ and they are judged apart.
 """
 
 import argparse
+import itertools
 import json
 from collections.abc import Iterator
 from functools import cache
@@ -20,7 +21,7 @@ from typing import Literal
 import numpy as np
 from matplotlib.figure import Figure
 
-from anchor_interp import analysis
+from anchor_interp import analysis, train
 from anchor_interp._util.errors import LockedError
 from anchor_interp._util.files import write_text
 from anchor_interp._util.schema import canonical_json
@@ -28,23 +29,12 @@ from anchor_interp.analysis.mechanism import FINGERPRINT
 from anchor_interp.pages.style import panel, save
 from anchor_interp.runs.config import RunConfig, override, run_id
 from anchor_interp.runs.measurements import measure_run
-from anchor_interp.runs.train import train
 from anchor_interp.sweeps.columns import CIRCUMSTANCES
 from anchor_interp.sweeps.rows import planned_row, updated_row
 from common import FIGURES
 from effects import Row
-from evidence.verdict_score import (
-    GIVEN,
-    PHASES,
-    VerdictScore,
-    can_be_judged,
-    coverage_curve,
-    fit_lines,
-    fitting_rows,
-    judge_verdict,
-    judged_shapes,
-    named_by,
-)
+from evidence import verdict_score as scores
+from evidence.verdict_score import GIVEN, PHASES, VerdictScore
 from ledger import table
 from random_settings import settings
 from studies import TABLES as FOLDER
@@ -59,8 +49,9 @@ Half = Literal["fit", "judge", "deeper"]
 
 def configs() -> Iterator[RunConfig]:
     """All runs in the order of training: each index on both tasks in both layouts."""
-    yield from settings(INDICES).configs().values()
-    for config in settings(DEEPER).configs().values():
+    for grid in settings(INDICES):
+        yield from grid.configs()
+    for config in itertools.chain(*(grid.configs() for grid in settings(DEEPER))):
         heads = {"n_heads": 2, "d_head": config.model.d_head // 2}
         yield override(config, n_layers=3 + config.seed % 2, **heads)
 
@@ -82,7 +73,7 @@ def kinds(data: Data) -> dict[str, list[Row]]:
 
 def known_rows(data: Data) -> list[Row]:
     """The rows that the verdict's lines are fitted on."""
-    return fitting_rows(data.rows("settings", "settings-judging"), kinds(data)["fit"])
+    return scores.fitting_rows(data.rows("settings", "settings-judging"), kinds(data)["fit"])
 
 
 def score(data: Data) -> VerdictScore:
@@ -92,17 +83,19 @@ def score(data: Data) -> VerdictScore:
 
 @cache
 def _score(tables: Path) -> VerdictScore:
-    data = Data(tables)
-    rows = kinds(data)
-    apart = {title: rows[kind] for kind, title in SHAPES.items()}
-    return judge_verdict(rows["judge"], known_rows(data), apart)
+    (_, judged), *apart = judging(data := Data(tables)).items()
+    return scores.judge_verdict(judged, known_rows(data), dict(apart))
+
+
+def judging(data: Data) -> dict[str, list[Row]]:
+    """The runs that judge, by their shape; those of the shape that was fitted come first."""
+    titles = {"judge": "two layers of one head", **SHAPES}
+    return {title: rows for kind, rows in kinds(data).items() if (title := titles.get(kind))}
 
 
 def judged_text(data: Data) -> str:
     """What the package knows of its verdict: how good it is on judged runs, by their shape."""
-    rows = kinds(data)
-    apart = {title: rows[kind] for kind, title in SHAPES.items()}
-    found = judged_shapes({"two layers of one head": rows["judge"], **apart})
+    found = scores.judged_shapes(judging(data))
     return "[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n"
 
 
@@ -137,9 +130,9 @@ def disagreements_table(data: Data) -> str:
 
 def coverage_table(data: Data) -> str:
     """Accuracy against coverage."""
-    judged = [row for row in kinds(data)["judge"] if can_be_judged(row)]
+    judged = [row for row in kinds(data)["judge"] if scores.can_be_judged(row)]
     lines = [[one.name, f"{share:.0%}", f"{one.accuracy:.2f} ({one.low:.2f} to {one.high:.2f})"]
-             for share, one in coverage_curve(judged, WIDTHS)]  # fmt: skip
+             for share, one in scores.coverage_curve(judged, WIDTHS)]  # fmt: skip
     return table(["width", "named", "balanced accuracy (95 %)"], lines)
 
 
@@ -147,7 +140,7 @@ def shapes_table(data: Data) -> str:
     """Verdicts by phase, on runs of other shapes than those that fitted it."""
     lines, rows = [], kinds(data)
     for kind, title in SHAPES.items():
-        for phase, given in named_by(rows[kind]).items():
+        for phase, given in scores.named_by(rows[kind]).items():
             others = ", ".join(f"{n} {name}" for name, n in given.most_common() if name != phase)
             lines.append([title, phase, str(given.total()), str(given[phase]), others])
     return table(["runs", "phase", "of these", "named rightly", "other verdicts"], lines)
@@ -200,7 +193,7 @@ def main() -> None:
     if asked.train:
         _train(asked.train)
     if asked.lines:
-        for name, line in fit_lines(known_rows(Data())).items():
+        for name, line in scores.fit_lines(known_rows(Data())).items():
             print(f"{name}: {line}")
     else:
         found = score(Data())

@@ -17,7 +17,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -125,7 +124,7 @@ def fit_lines(rows: Rows) -> Lines:
     band ends on both sides where, of the next ten runs whose leaning hangs on the number, 85 % are
     named rightly.
     """
-    truth = np.array([row["phase"] for row in rows])
+    truth = _phases(rows)
     numbers = [{number.name: row.get(number.name) for number in VERDICT} for row in rows]
     found = dict(LINES)
 
@@ -181,121 +180,107 @@ def judge_verdict(
     """
     kept = list(filter(can_be_judged, rows))
     known = [row for row in fitted_on if row["phase"] in PHASES]
-    truth = np.array([row["phase"] for row in kept])
+    truth = _phases(kept)
     verdicts = [verdict(fingerprint_of(row)) for row in kept]
     given = np.array([each.phase for each in verdicts])
     leans = np.array([each.leaning for each in verdicts])
-    near = np.array(list(map(is_near, kept)))
-    named = np.isin(given, PHASES)
-
-    def scored(name: str, title: str, answers: Names) -> RuleScore:
-        return _scored(name, title, truth, answers, near)
-
     scores = [
         _where_named("verdict", "the verdict, where it names a phase", kept, given),
-        scored("leaning", "what it leans to, on all runs", leans),
+        _scored("leaning", "what it leans to, on all runs", kept, leans),
     ]
     base = _bootstrapped(truth, leans)
     for name, (title, features) in _RULES.items():
-        for short, words, answers in (
-            (name, title, _best_tree(features, known, kept)),
-            (f"{name}-here", f"{title}, fitted here", _best_tree(features, kept, kept, alone=True)),
+        for end, where, answers in (
+            ("", "", _best_tree(features, known, kept)),
+            ("-here", ", fitted here", _best_tree(features, kept, kept, alone=True)),
         ):
-            one = scored(short, words, answers)
+            one = _scored(name + end, title + where, kept, answers)
             behind_low = float(np.quantile(base - _bootstrapped(truth, answers), 0.025))
             behind = scores[1].accuracy - one.accuracy
             scores.append(replace(one, behind=behind, behind_low=behind_low))
-    scores += [_score_of_verdict(kind, others) for kind, others in (apart or {}).items()]
+    for kind, others in (apart or {}).items():
+        judged, named = _given(others)
+        title = f"the verdict on {len(judged)} runs of {kind}, where it names a phase"
+        scores.append(_where_named(kind, title, judged, named))
     mixed = [row["ood_accuracy"] for row, v in zip(kept, given, strict=True) if v == "mixture"]
-    wrong = [
-        _disagreement(row, found)
-        for row, found in zip(kept, verdicts, strict=True)
-        if found.phase in PHASES and found.phase != row["phase"]
-    ]
+    wrong = [_disagreement(row, found) for row, found in zip(kept, verdicts, strict=True)
+             if found.phase in PHASES and found.phase != row["phase"]]  # fmt: skip
+    counts = {one: Counter(given[truth == one].tolist()) for one in PHASES}
     return VerdictScore(
-        n={phase: int((truth == phase).sum()) for phase in PHASES},
+        n={phase: counts[phase].total() for phase in PHASES},
         left_out=len(rows) - len(kept),
-        coverage=float(named.mean()),
-        confusion={
-            one: {two: int(((truth == one) & (given == two)).sum()) for two in GIVEN}
-            for one in PHASES
-        },
-        rules=tuple(scores),
-        mixtures=tuple(sorted(mixed)),
-        disagreements=tuple(wrong),
-    )
+        coverage=float(np.isin(given, PHASES).mean()),
+        confusion={one: {two: counts[one][two] for two in GIVEN} for one in PHASES},
+        rules=tuple(scores), mixtures=tuple(sorted(mixed)), disagreements=tuple(wrong),
+    )  # fmt: skip
 
 
 def coverage_curve(rows: Rows, widths: Sequence[float]) -> list[tuple[float, RuleScore]]:
     """Coverage, and the score there, if all bands and intervals are so many times as wide."""
     kept, points = list(filter(can_be_judged, rows)), []
+    margins = [name for name in NUMBERS if name.endswith("_margin")]
     for width in widths:
         lines = {
             name: Line(*(at.line + width * (end - at.line) for end in vars(at).values()))
             for name, at in LINES.items()
         }
-        given = np.array([verdict(_widened(row, width), lines).phase for row in kept])
+        wide = [row | {n: width * row[n] for n in margins if row.get(n)} for row in kept]
+        given = np.array([verdict(fingerprint_of(row), lines).phase for row in wide])
         score = _where_named(f"{width:g}", "", kept, given)
         points.append((score.n / len(kept), score))
     return points
 
 
-def _widened(row: Row, width: float) -> Fingerprint:
-    numbers = fingerprint_of(row)
-    margins = {name: getattr(numbers, name) for name in NUMBERS if name.endswith("_margin")}
-    return replace(numbers, **{name: m and width * m for name, m in margins.items()})
-
-
 def named_by(rows: Rows) -> dict[str, Counter[str]]:
     """How often each verdict is given, for every phase that the runs have."""
-    kept = list(filter(can_be_judged, rows))
-    there = {row["phase"] for row in kept}
-    given: dict[str, Counter[str]] = {phase: Counter() for phase in PHASES if phase in there}
-    for row in kept:
-        given[row["phase"]][verdict(fingerprint_of(row)).phase] += 1
-    return given
+    kept, given = _given(rows)
+    truth = _phases(kept)
+    return {phase: Counter(given[truth == phase].tolist()) for phase in PHASES if phase in truth}
 
 
 def judged_shapes(kinds: Mapping[str, Rows]) -> list[dict[str, Any]]:
     """The verdict on kinds of runs that did not fit it, with their shapes."""
     found: list[dict[str, Any]] = []
     for kind, rows in kinds.items():
-        kept, score = list(filter(can_be_judged, rows)), _score_of_verdict(kind, rows)
+        kept, given = _given(rows)
+        score = _where_named(kind, "", kept, given)
         shapes = sorted({(row["n_layers"], row["n_heads"], row["d_model"]) for row in kept})
         about = {"kind": kind, "shapes": shapes, "runs": len(kept), "named": score.n}
         found.append(about | {"right": round(score.accuracy, 4)})
     return found
 
 
-def _score_of_verdict(kind: str, rows: Rows) -> RuleScore:
+def _given(rows: Rows) -> tuple[list[Row], Names]:
+    """The runs that can be judged, and their verdicts."""
     kept = list(filter(can_be_judged, rows))
-    given = np.array([verdict(fingerprint_of(row)).phase for row in kept])
-    title = f"the verdict on {len(kept)} runs of {kind}, where it names a phase"
-    return _where_named(kind, title, kept, given)
+    return kept, np.array([verdict(fingerprint_of(row)).phase for row in kept], np.str_)
 
 
 def _where_named(name: str, title: str, rows: Rows, given: Names) -> RuleScore:
     named = np.isin(given, PHASES)
-    truth, near = (np.array([of(row) for row in rows]) for of in (itemgetter("phase"), is_near))
-    return _scored(name, title, truth[named], given[named], near[named])
+    return _scored(name, title, [*itertools.compress(rows, named)], given[named])
 
 
-def _scored(
-    name: str, title: str, truth: Names, given: Names, near: npt.NDArray[np.bool_]
-) -> RuleScore:
+def _scored(name: str, title: str, rows: Rows, given: Names) -> RuleScore:
+    truth, near = _phases(rows), np.array([*map(is_near, rows)], bool)
     exact = (_balanced(truth, given), *_interval(truth, given))
     others = truth != PHASES[0]
     parts = (_balanced(truth[kept], given[kept]) for kept in (~near, others))
     return RuleScore(name, title, len(truth), *exact, *parts)
 
 
+def _phases(rows: Rows) -> Names:
+    return np.array([row["phase"] for row in rows], np.str_)
+
+
 def is_near(row: Row) -> bool:
     """Whether an accuracy that the phase hangs on is near its line."""
     lines = {"id_accuracy": PAPER.id, "ood_accuracy": PAPER.ood}
     if row["ood_accuracy"] is not None and row["ood_accuracy"] < PAPER.ood:
-        has_other = row.get("symmetric_accuracy") is not None
-        name = "symmetric_accuracy" if has_other else "commutativity"
-        lines[name] = PAPER.symmetric if has_other else PAPER.commutativity
+        if row.get("symmetric_accuracy") is not None:
+            lines["symmetric_accuracy"] = PAPER.symmetric
+        else:
+            lines["commutativity"] = PAPER.commutativity
     values = ((row.get(name), line) for name, line in lines.items())
     return any(value is not None and abs(value - line) < NEAR for value, line in values)
 
@@ -307,16 +292,11 @@ def _best_tree(
 
     With ``alone`` the runs are the same, and a tree fitted on all others names each.
     """
-    truth = np.array([row["phase"] for row in asked])
-    wanted = np.array([row["phase"] for row in known])
-    x, new = (
-        np.array([features(row) for row in rows], dtype=np.float32) for rows in (known, asked)
-    )
+    truth, wanted = _phases(asked), _phases(known)
+    x, new = (np.array([*map(features, rows)], dtype=np.float32) for rows in (known, asked))
     # which runs a tree is fitted on, and which it judges
-    folds: list[tuple[Any, Any]] = [(slice(None), slice(None))]
-    if alone:
-        each = np.arange(len(asked))
-        folds = [(each != place, each == place) for place in each]
+    each, whole = np.arange(len(asked)), slice(None)
+    folds: list[Any] = [(each != n, each == n) for n in each] if alone else [(whole, whole)]
     found: list[Names] = []
     # thousands of fits of a few rows: without this, checks take most of the time
     with config_context(assume_finite=True, skip_parameter_validation=True):
@@ -386,14 +366,10 @@ def _bootstrapped(truth: Names, given: Names) -> Floats:
 
 
 def _disagreement(row: Row, found: Verdict) -> Disagreement:
-    settings = (
-        f"gamma {row['gamma']:g}, wd {row['weight_decay']:g}, {row['n_layers']} layers of "
-        f"{row['d_model']}, {row['normalization']}-LN, {row['task']}"
-    )
+    shape = f"{row['n_layers']} layers of {row['d_model']}, {row['normalization']}-LN"
+    settings = f"gamma {row['gamma']:g}, wd {row['weight_decay']:g}, {shape}, {row['task']}"
     titles = {"id_accuracy": "ID", "ood_accuracy": "OOD", "symmetric_accuracy": "symmetric",
               "commutativity": "commut."}  # fmt: skip
-    behaviour = ", ".join(
-        f"{title} {row[name]:.2f}" for name, title in titles.items() if row.get(name) is not None
-    )
-    about = (found.phase, found.reason, behaviour, is_near(row))
+    told = [f"{title} {row[n]:.2f}" for n, title in titles.items() if row.get(n) is not None]
+    about = (found.phase, found.reason, ", ".join(told), is_near(row))
     return Disagreement(row["run_id"], settings, row["phase"], *about)

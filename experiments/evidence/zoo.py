@@ -12,15 +12,14 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from anchor_interp._util.errors import AnchorInterpError
+from anchor_interp import Run, load, train
 from anchor_interp._util.files import read_json, write_bytes, write_json, write_text
 from anchor_interp._util.schema import to_dict
 from anchor_interp.behaviour.phase import Evaluation, decide
 from anchor_interp.runs.config import SCHEMA, override, run_id
 from anchor_interp.runs.presets import RECIPES
-from anchor_interp.runs.run import Run, load
-from anchor_interp.runs.train import train
 from anchor_interp.runs.zoo import SPECIMENS
+from common import exit_code
 from evidence.margins import FRESH_SEEDS, MARGINS
 
 PER_RECIPE = 3
@@ -88,11 +87,10 @@ def _copy_rounded(run: Run, folder: Path) -> None:
     record = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     write_json(after / "state.json", state | {"files": {_WEIGHTS: record}})
     rounding = {
-        "from_step": run.step,
-        "run_id": run_id(run.config),
+        "from_step": run.step, "run_id": run_id(run.config),
         "rounded": "weights from float32 to float16, then judged anew",
         "sha256_of_the_float32_weights": state["files"][_WEIGHTS]["sha256"],
-    }
+    }  # fmt: skip
     sessions = [*run.folder.provenance(), rounding]
     write_json(folder / "provenance.json", {"schema": SCHEMA, "sessions": sessions})
 
@@ -112,10 +110,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/recipes"))
     parser.add_argument("--out", type=Path, default=SPECIMENS)
     asked = parser.parse_args()
-    try:
-        make(asked.runs, asked.out)
-    except AnchorInterpError as error:
-        raise SystemExit(f"zoo: {error}") from error
+    raise SystemExit(exit_code("zoo", lambda: make(asked.runs, asked.out)))
 
 
 if __name__ == "__main__":

@@ -5,22 +5,20 @@ of whose pairs are seen, adds 0; other runs have one that adds 3 or 17 in its pl
 """
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anchor_interp.runs.config import override
-from anchor_interp.runs.presets import preset
-from anchor_interp.sweeps.spec import Grid, Sweep
-from anchor_interp.tasks.anchor import TASKS, AnchorTask
-from anchor_interp.tasks.functions import Affine, Anchor
+from anchor_interp import TASKS, Affine, Anchor, AnchorTask
 from anchor_interp.tasks.rules import PAPER_ANCHORS
 from claims import registered
 from common import Panels, main
 from drawing import strips
-from effects import Difference, Rise, Row, Test, grouped, values_of
-from studies import Data, Study
+from effects import Difference, Rise, Row, among, grouped, values_of
+from studies import Data, Grid, Study, override, preset
 
+Values = tuple[float, ...]
 CONDITIONS = {"none": None, "x + 0": 0, "x + 3": 3, "x + 17": 17}
 """What the fifth anchor adds."""
 FAR = {"none": None, "x + 3": 3, "x + 11": 11, "x + 17": 17, "x + 25": 25}
@@ -34,19 +32,10 @@ def bridged(add: int | None) -> AnchorTask:
     return AnchorTask(anchors=PAPER_ANCHORS + fifth, unseen=own.unseen)
 
 
-def _bridge() -> Sweep:
+def _adding(adds: Iterable[int | None], gammas: Values, decays: Values, seeds: range) -> list[Grid]:
     start = preset("tiny", steps=3_000, checkpoint_every=3_000)
-    axes = {"gamma": (0.5, 0.6, 0.7), "weight_decay": (0.01, 0.1)}
-    seeds = tuple(range(1100, 1105))
-    return Sweep(tuple(Grid(override(start, task=bridged(add)), axes, seeds=seeds)
-                       for add in CONDITIONS.values()))  # fmt: skip
-
-
-def _far() -> Sweep:
-    start = preset("tiny", steps=3_000, checkpoint_every=3_000)
-    axes, seeds = {"gamma": (0.7,), "weight_decay": (0.01,)}, tuple(range(1160, 1168))
-    return Sweep(tuple(Grid(override(start, task=bridged(add)), axes, seeds=seeds)
-                       for add in FAR.values()))  # fmt: skip
+    axes = {"gamma": gammas, "weight_decay": decays}
+    return [Grid(override(start, task=bridged(add)), axes, seeds=(*seeds,)) for add in adds]
 
 
 def condition(row: Row) -> str:
@@ -62,30 +51,31 @@ def step(row: Row) -> float:
     return FAR[condition(row)] or 0
 
 
-def _under(name: str) -> Test:
-    return lambda row: condition(row) == name
+_FREE = ("task", "d_vocab")
 
 
 def _more(name: str, than: str) -> Difference:
     """The OOD accuracy under one condition minus that under another, at equal settings."""
     # seeds cross settings: clusters were added after the verdicts (docs/claims.md, at its end)
-    return Difference("ood_accuracy", _under(name), _under(than), ("task", "d_vocab"),
+    return Difference("ood_accuracy", among(condition, name), among(condition, than), _FREE,
                       runs=("bridge",), within=("gamma", "weight_decay"),
                       cluster=("seed",))  # fmt: skip
 
 
 RUNS = {
-    "bridge": Study("what a fifth anchor adds", _bridge, ("answers",)),
-    "far": Study("a fifth anchor far from the others", _far),
-}
+    "bridge": Study("what a fifth anchor adds", lambda: _adding(
+        CONDITIONS.values(), (0.5, 0.6, 0.7), (0.01, 0.1), range(1100, 1105)), ("answers",)),
+    "far": Study("a fifth anchor far from the others", lambda: _adding(
+        FAR.values(), (0.7,), (0.01,), range(1160, 1168))),
+}  # fmt: skip
 CLAIMS = [
     registered("bridge-identity", "identities: unseen pairs follow the rule",
                _more("x + 0", "none")),
     registered("bridge-step", "x + 3 does more than an identity", _more("x + 3", "x + 0")),
     registered("bridge-near", "x + 3 does more than x + 17", _more("x + 3", "x + 17")),
     registered("bridge-far", "gamma 0.7: a far step leads to the rule",
-               Difference("ood_accuracy", _under("x + 17"), _under("none"), ("task", "d_vocab"),
-                          runs=("far",))),
+               Difference("ood_accuracy", among(condition, "x + 17"), among(condition, "none"),
+                          _FREE, runs=("far",))),
     registered("bridge-distance", "gamma 0.7: the further the step, the more rule",
                Rise("ood_accuracy", step, lambda row: condition(row) != "none", runs=("far",))),
 ]  # fmt: skip
@@ -97,12 +87,13 @@ def draw(data: Data) -> Panels:
     for (decay,), rows in grouped(data.rows("bridge"), ("weight_decay",)).items():
         found = {f"{name}\ngamma {gamma:g}": values_of(mine, "ood_accuracy")
                  for name in CONDITIONS
-                 for (gamma,), mine in grouped([r for r in rows if condition(r) == name],
+                 for (gamma,), mine in grouped(filter(among(condition, name), rows),
                                                ("gamma",)).items()}  # fmt: skip
         drawn = strips(found, "OOD accuracy", reference=0.5, shares=True)
         panels.append([(f"weight decay {decay:g}", drawn)])
     far = data.rows("far")
-    found = {name: values_of(list(filter(_under(name), far)), "ood_accuracy") for name in FAR}
+    found = {name: values_of(filter(among(condition, name), far), "ood_accuracy")
+             for name in FAR}  # fmt: skip
     drawn = strips(found, "OOD accuracy", reference=0.5, shares=True)
     return [*panels, [("gamma 0.7, weight decay 0.01, other seeds", drawn)]]
 

@@ -14,17 +14,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anchor_interp.runs.config import override
-from anchor_interp.runs.presets import preset
-from anchor_interp.sweeps.spec import Grid, Sweep
-from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp import AnchorTask
 from anchor_interp.tasks.functions import Anchor, Override, Pair, Table
 from anchor_interp.tasks.rules import PAPER_ANCHORS
 from claims import registered
 from common import Panels, main
 from drawing import strips
-from effects import Mean, Number, Rise, Row, equal, grouped, number_of, values_of
-from studies import Data, Study
+from effects import Mean, Rise, Row, equal, grouped, number_of, values_of
+from studies import Data, Grid, Study, override, preset
 
 MEMORY = (5, 6, 7, 8)  # tokens of the memory anchors
 SMALL, LARGE = (0.75, 0.9), (0.3, 0.45)
@@ -48,12 +45,12 @@ def two_parts(seed: int) -> AnchorTask:
     )  # fmt: skip
 
 
-def _memory() -> Sweep:
+def _memory() -> list[Grid]:
     start = preset("tiny", steps=4_000, lr_end=1e-3, warmup=200 / 4_000)
     start = override(start, eval_every=1_000, checkpoint_every=100)
     gammas = {"gamma": (*LARGE, 0.6, *SMALL)}
-    return Sweep(tuple(Grid(override(start, task=two_parts(seed)), gammas, seeds=(seed,))
-                       for seed in range(1110, 1115)))  # fmt: skip
+    return [Grid(override(start, task=two_parts(seed)), gammas, seeds=(seed,))
+            for seed in range(1110, 1115)]  # fmt: skip
 
 
 RUNS = {"memory": Study("a reasoning and a memory part", _memory, ("parts",))}
@@ -64,11 +61,6 @@ def lead(row: Row) -> float | None:
     if not row.get("reasoning_step"):
         return None
     return math.log(row["memory_step"] / row["reasoning_step"])
-
-
-def _not_before(row: Row) -> float | None:
-    value = lead(row)
-    return None if value is None else REASONING_FIRST - value
 
 
 def _apart(row: Row) -> float | None:
@@ -83,7 +75,8 @@ CLAIMS = [
     registered("memory-small", "small weights: reasoning before memory",
                Mean(lead, equal(gamma=SMALL), runs=("memory",))),
     registered("memory-large", "large weights: reasoning not before memory",
-               Mean(_not_before, equal(gamma=LARGE), is_margin=True, runs=("memory",))),
+               Mean(lambda row: None if (value := lead(row)) is None else REASONING_FIRST - value,
+                    equal(gamma=LARGE), is_margin=True, runs=("memory",))),
     registered("memory-embedding", "the embedding tells kinds apart before attention",
                Mean(_apart, runs=("memory",))),
 ]  # fmt: skip
@@ -98,15 +91,14 @@ def draw(data: Data) -> Panels:
             name = f"{part}\ngamma {gamma:g}"
             steps[name] = values_of(rows, f"{part}_step")
             bounds[name] = [not number_of(row, f"{part}_half") for row in rows]
-    ratios: list[tuple[str, Number]] = [
-        ("(B) ln(memory / reasoning)", lead), ("(C) ln(attention / embedding)", _apart)
-    ]  # fmt: skip
+    first, second = (
+        strips({f"gamma\n{gamma:g}": values_of(rows, of) for (gamma,), rows in by_gamma.items()},
+               "log ratio", reference=0) for of in (lead, _apart)
+    )  # fmt: skip
     return [
         [("(A) steps until half right", strips(steps, "steps", hollow=bounds))],
-        [(title, strips({f"gamma\n{gamma:g}": values_of(rows, of)
-                         for (gamma,), rows in by_gamma.items()}, "log ratio", reference=0))
-         for title, of in ratios],
-    ]  # fmt: skip
+        [("(B) ln(memory / reasoning)", first), ("(C) ln(attention / embedding)", second)],
+    ]
 
 
 if __name__ == "__main__":

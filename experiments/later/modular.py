@@ -16,18 +16,17 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import anchor_interp as ai
+from anchor_interp import RunConfig
 from anchor_interp.realistic.finite_sets import drawn_rows, finite_splits
-from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.tasks.functions import Ints
 from anchor_interp.tasks.hashing import random_bits
 from claims import registered
 from common import Panels, main
 from complexity_control import CONTROL
 from drawing import strips
-from effects import Row, Test, values_of
+from effects import Row, among, values_of
 from later.windows import LITTLE, LR, QUARTERS, STEPS, WARMUP, NotWorse, quarter, window
-from studies import Data, Study
+from studies import Data, Grid, Study, override
 
 CONSTANT, MUCH, BEST_QUARTER = 1.0, 3.0, 1  # tuned on runs of seed 9101
 SEEDS = tuple(range(1140, 1148))
@@ -86,17 +85,10 @@ def _start() -> RunConfig:
 def arms() -> dict[str, RunConfig]:
     """What trains at every seed."""
     start = _start()
-    quarters = {
-        f"quarter {n + 1}": window(*QUARTERS[n : n + 2], start=start, much=MUCH) for n in range(4)
-    }
-    constants = (LITTLE, CONSTANT, MUCH)
-    return {f"constant {decay:g}": override(start, weight_decay=decay) for decay in constants} | (
-        quarters
-    )
-
-
-def _modular() -> Sweep:
-    return Sweep(tuple(Grid(start, {}, seeds=SEEDS) for start in arms().values()))
+    found = {f"constant {decay:g}": override(start, weight_decay=decay)
+             for decay in (LITTLE, CONSTANT, MUCH)}  # fmt: skip
+    return found | {f"quarter {n + 1}": window(*QUARTERS[n : n + 2], start=start, much=MUCH)
+                    for n in range(4)}  # fmt: skip
 
 
 def arm(row: Row) -> str:
@@ -104,31 +96,28 @@ def arm(row: Row) -> str:
     return quarter(row) or f"constant {row['weight_decay']:g}"
 
 
-def _in(name: str) -> Test:
-    return lambda row: arm(row) == name
-
-
 def _not_worse(row: Row) -> float | None:
     accuracy: float | None = row["id_accuracy"]
-    constant = arm(row).startswith("constant")
-    return accuracy + 0.1 if constant and accuracy is not None else accuracy
+    return accuracy if accuracy is None or quarter(row) else accuracy + 0.1
 
 
-RUNS = {"modular": Study("constant and scheduled decay on modular addition", _modular)}
+RUNS = {
+    "modular": Study("constant and scheduled decay on modular addition",
+                     lambda: [Grid(start, seeds=SEEDS) for start in arms().values()])
+}  # fmt: skip
 CLAIMS = [
     registered("modular-constant", "modular addition: constant decay does as well",
-               NotWorse(_not_worse, _in(f"constant {CONSTANT:g}"), _in(f"quarter {BEST_QUARTER}"),
-                        ("weight_decay",), runs=("modular",)), note="0.1 is added"),
+               NotWorse(_not_worse, among(arm, f"constant {CONSTANT:g}"),
+                        among(arm, f"quarter {BEST_QUARTER}"), ("weight_decay",),
+                        runs=("modular",)), note="0.1 is added"),
 ]  # fmt: skip
 
 
 def draw(data: Data) -> Panels:
     """Accuracy on pairs that training leaves out, by arm."""
     rows = data.rows("modular")
-    found = {}
-    for name in arms():
-        mine = [row for row in rows if arm(row) == name]
-        found[name.replace(" ", "\n")] = values_of(mine, "id_accuracy")
+    found = {name.replace(" ", "\n"): values_of(filter(among(arm, name), rows), "id_accuracy")
+             for name in arms()}  # fmt: skip
     drawn = strips(found, "accuracy", reference=0.5, shares=True)
     return [[("pairs that training leaves out", drawn)]]
 

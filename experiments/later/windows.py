@@ -18,14 +18,13 @@ from statistics import mean
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.sweeps.spec import Grid, Sweep
+from anchor_interp import RunConfig
 from claims import registered
 from common import Panels, main
 from complexity_control import CONTROL
 from drawing import strips
-from effects import Difference, Finding, Mean, Rise, Row, Rows, Test, grouped, values_of
-from studies import Data, Study
+from effects import Difference, Finding, Mean, Rise, Row, Rows, among, grouped, values_of
+from studies import Data, Grid, Study, override
 
 STEPS, LR, LITTLE, MUCH = 3_000, 1e-3, 0.01, 1.0
 GAMMAS = (0.4, 0.55, 0.7, 0.85)
@@ -57,18 +56,18 @@ ARMS = {
 """What trains at every gamma."""
 
 
-def _swept(starts: Sequence[RunConfig], first_seed: int) -> Sweep:
+def _swept(starts: Sequence[RunConfig], first_seed: int) -> list[Grid]:
     seeds = tuple(range(first_seed, first_seed + 5))
-    return Sweep(tuple(Grid(start, {"gamma": GAMMAS}, seeds=seeds) for start in starts))
+    return [Grid(start, {"gamma": GAMMAS}, seeds=seeds) for start in starts]
 
 
 RUNS = {
     "windows": Study("a quarter with much decay", lambda: _swept([*ARMS.values()], 1120)),
     "onsets": Study("when much decay begins",
                     lambda: _swept([window(onset) for onset in ONSETS], 1130)),
-    "edge": Study("onsets 100 steps apart", lambda: Sweep(tuple(
+    "edge": Study("onsets 100 steps apart", lambda: [
         Grid(window(onset), {"gamma": (0.4,)}, seeds=tuple(range(1150, 1160))) for onset in EDGE
-    ))),
+    ]),
 }  # fmt: skip
 
 
@@ -84,10 +83,6 @@ def arm(row: Row) -> str:
     return quarter(row) or by_decay.get(row["weight_decay"], "equal sum")
 
 
-def _in(*arms: str) -> Test:
-    return lambda row: arm(row) in arms
-
-
 def _not_worse(row: Row) -> float | None:
     accuracy: float | None = row["ood_accuracy"]
     return accuracy if accuracy is None or arm(row) == "throughout" else accuracy + 0.1
@@ -95,12 +90,11 @@ def _not_worse(row: Row) -> float | None:
 
 def basins(rows: Rows) -> list[Row]:
     """A row for each gamma and seed whose runs are all there: the share that led to the rule."""
-    done = [row for row in rows if row["status"] == "done"]
+    done = grouped([row for row in rows if row["status"] == "done"], ("gamma", "seed"))
     return [
-        mine[0] | {"censored": False,"run_id": f"{gamma}-{seed}",
+        mine[0] | {"censored": False, "run_id": f"{gamma}-{seed}",
                    "basin": mean(row["ood_accuracy"] >= 0.5 for row in mine)}
-        for (gamma, seed), mine in grouped(done, ("gamma", "seed")).items()
-        if len(mine) == len(ONSETS)
+        for (gamma, seed), mine in done.items() if len(mine) == len(ONSETS)
     ]  # fmt: skip
 
 
@@ -142,18 +136,19 @@ class NotWorse(Difference):
         return replace(super().measure(rows), is_margin=True)
 
 
-_FREE = ("weight_decay",)
+_FREE, _SECOND = ("weight_decay",), among(arm, "quarter 2")
 # the clusters of the first two were added after their verdicts, which stayed: seeds cross gammas
 CLAIMS = [
     registered("windows-quarter", "decay in a quarter does as much as throughout",
-               NotWorse(_not_worse, _in("quarter 2"), _in("throughout"), _FREE,
+               NotWorse(_not_worse, _SECOND, among(arm, "throughout"), _FREE,
                         runs=("windows",), within=("gamma",), cluster=("seed",)),
                note="the second quarter; 0.1 is added"),
     registered("windows-equal-sum", "equal sum of decay: a window does better",
-               Difference("ood_accuracy", _in("quarter 2"), _in("equal sum"), _FREE,
+               Difference("ood_accuracy", _SECOND, among(arm, "equal sum"), _FREE,
                           runs=("windows",), within=("gamma",), cluster=("seed",))),
     registered("windows-middle", "equal sum of decay: the middle does better",
-               Difference("ood_accuracy", _in("quarter 2", "quarter 3"), _in("quarter 1"), _FREE,
+               Difference("ood_accuracy", among(arm, "quarter 2", "quarter 3"),
+                          among(arm, "quarter 1"), _FREE,
                           runs=("windows",), within=("gamma",), cluster=("seed",))),
     registered("windows-edge", "the edge: an onset 100 steps later does far less",
                Mean("drop", runs=("edge",), select=drops)),
@@ -176,7 +171,7 @@ def draw(data: Data) -> Panels:
     panels = []
     for study, of in {"windows": arm, "onsets": onset, "edge": onset}.items():
         for (gamma,), rows in grouped(data.rows(study), ("gamma",)).items():
-            found = {name: values_of([r for r in rows if of(r) == place], "ood_accuracy")
+            found = {name: values_of(filter(among(of, place), rows), "ood_accuracy")
                      for place, name in names[study].items()}  # fmt: skip
             drawn = strips(found, "OOD accuracy", reference=0.5, shares=True, heads=heads)
             panels.append([(f"gamma {gamma:g}", drawn)])

@@ -7,16 +7,15 @@ Memorizing*.
 from collections.abc import Mapping
 from typing import Any
 
-from anchor_interp.runs.config import RunConfig, override
-from anchor_interp.runs.presets import preset
-from anchor_interp.runs.run import Run, load
-from anchor_interp.sweeps.spec import Grid, Sweep
-from studies import TABLES, Data
+from anchor_interp import Run, RunConfig, load
+from studies import TABLES, Data, Grid, override, preset
 
 PAPER = preset("paper-1head")  # the paper's model and training (appendix A)
 
 
-def until_fitted(cells: Mapping[float, int], first_seed: int, steps: int, **settings: Any) -> Sweep:
+def until_fitted(
+    cells: Mapping[float, int], first_seed: int, steps: int, **settings: Any
+) -> list[Grid]:
     """Runs at the paper's width until they are fitted: so many seeds for each gamma.
 
     Every run has a seed of its own; half of a cell's have three quarters of the rate. Shapes, data,
@@ -31,7 +30,7 @@ def until_fitted(cells: Mapping[float, int], first_seed: int, steps: int, **sett
         for rate, of_rate in ((1e-4, seeds[::2]), (7.5e-5, seeds[1::2])):
             config = override(start, gamma=gamma, lr=rate, lr_end=rate)
             grids.append(Grid(config, seeds=tuple(of_rate)))
-    return Sweep(tuple(grids))
+    return grids
 
 
 def pair(data: Data) -> list[Run]:

@@ -12,7 +12,7 @@ of runs that have fitted.
 
 import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -23,17 +23,10 @@ from matplotlib.lines import Line2D
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from anchor_interp import RunConfig
+from anchor_interp.pages import style
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
-from anchor_interp.pages.style import (
-    INFERENTIAL,
-    INK,
-    SYMMETRIC,
-    cell_values,
-    legend_below,
-    panel,
-    single,
-)
-from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, panel
 from anchor_interp.sweeps.diagrams import phase_diagrams
 from claims import registered
 from common import Panels, main
@@ -41,13 +34,10 @@ from curves import FITTED, by_run, curve_study, read_curves
 from effects import Difference, Mean, Rise, Row, Rows, equal, grouped
 from ledger import table
 from neurips import PAPER, at_length, until_fitted
-from studies import Data, Study, diagram
+from studies import Data, Study, diagram, override
 
 # half the paper's rates by layers, the batch being a quarter of the paper's: the noise is equal
-RATES: Mapping[int, tuple[float, ...]] = {
-    2: (1.5e-4, 1e-4, 5e-5, 1.25e-4, 7.5e-5),
-    3: (1.5e-4, 7.5e-5),
-}
+RATES = {2: (1.5e-4, 1e-4, 5e-5, 1.25e-4, 7.5e-5), 3: (1.5e-4, 7.5e-5)}
 GAMMAS = (0.35, 0.5, 0.65, 0.8, 0.95)
 CELL = ("n_layers", "gamma")
 _ANSWERS = (("x-10", "the rule", INFERENTIAL), ("x-6", "the other order's", SYMMETRIC))
@@ -107,6 +97,7 @@ def witnesses(rows: Rows) -> list[Row]:
             "run_id": f"{depth:g}-{gamma:g}-{int(seed)}", "status": "done", "censored": not fitted,
             "seed": int(seed), "n_layers": int(depth), "gamma": gamma, "task": "neurips",
             "normalization": "post", "phase": None, "rates": len(runs), "fitted": len(fitted),
+            "unfitted": len(runs) - len(fitted),
         }  # fmt: skip
         for name in ("best_ood", "best_symmetric", "best_id"):
             row[name] = max(run[name] for run in runs)
@@ -130,18 +121,14 @@ def judged(rows: Rows) -> list[Row]:
 
 RUNS = {
     "figure2-wide": curve_study("gamma and depth at the paper's width", wide, witnesses),
-    "equal-length": curve_study(
-        "large and small initialisation, 12,000 steps at the paper's width", equal_length, by_run
-    ),
+    "equal-length": curve_study("large and small initialisation, 12,000 steps at the paper's width",
+                                equal_length, by_run),
     "paper-run": curve_study("the paper's whole training", whole_training, by_run),
-    "deep": Study(
-        "large initialisation in four layers at the paper's width",
-        lambda: until_fitted({0.2: 6, 0.3: 6, 0.5: 8}, 1_020_000, 4_000, n_layers=4),
-    ),
-    "depth": Study(
-        "gamma and depth on the NeurIPS task", lambda: diagram("tiny-depth", 5), ("mechanism",)
-    ),
-}
+    "deep": Study("large initialisation in four layers at the paper's width", lambda: until_fitted(
+        {0.2: 6, 0.3: 6, 0.5: 8}, 1_020_000, 4_000, n_layers=4)),
+    "depth": Study("gamma and depth on the NeurIPS task", lambda: diagram("tiny-depth", 5),
+                   ("mechanism",)),
+}  # fmt: skip
 _SEEN: dict[str, Any] = {"runs": ("figure2-wide",), "select": judged}
 _DEPTHS: dict[str, Any] = _SEEN | {"within": ("n_layers",), "apart": ("n_layers",)}
 _SMALL, _LARGE = equal(gamma=(0.8, 0.95)), equal(gamma=(0.35, 0.5))
@@ -203,10 +190,8 @@ def draw(data: Data) -> Panels:
         for letter, (column, (name, colour)) in zip("ab", shares.items(), strict=True)
         for (depth,), mine in grouped(data.rows("figure2-wide"), ("n_layers",)).items()
     ]]  # fmt: skip
-    curves, longer, whole = (
-        read_curves(RUNS[name].table(data.tables, name))
-        for name in ("figure2-wide", "equal-length", "paper-run")
-    )
+    names = ("figure2-wide", "equal-length", "paper-run")
+    curves, longer, whole = (read_curves(RUNS[n].table(data.tables, n)) for n in names)
     for (depth,), of in grouped(curves, ("n_layers",)).items():
         panels.append([(f"along training, {depth:g} layers", courses(of, "id"))])
     kinds = (("train", "training", INK), *_ANSWERS)
@@ -219,10 +204,9 @@ def draw(data: Data) -> Panels:
     ])  # fmt: skip
     narrow = phase_diagrams(data.rows("depth"), x="gamma", y="n_layers").diagrams[0]
     titles = {"symmetric_accuracy": "symmetric, end", "ood_accuracy": "inferential, end"}
-    maps = [
-        (f"narrow models: {title}", accuracy_map(narrow, name)) for name, title in titles.items()
-    ]
-    return [*panels, [*maps, ("narrow models: phase", phase_map(narrow))]]
+    maps = {title: accuracy_map(narrow, name) for name, title in titles.items()}
+    maps["phase"] = phase_map(narrow)
+    return [*panels, [(f"narrow models: {title}", figure) for title, figure in maps.items()]]
 
 
 def depth_map(rows: Rows, column: str) -> Figure:
@@ -234,7 +218,7 @@ def depth_map(rows: Rows, column: str) -> Figure:
     ])  # fmt: skip
     with panel(4.4, 2.0) as (figure, axes):
         image = axes.imshow(means, vmin=0, vmax=1, cmap="cividis", origin="lower", aspect="auto")
-        cell_values(axes, means, white=means < 0.5)
+        style.cell_values(axes, means, white=means < 0.5)
         axes.set_xticks(range(len(GAMMAS)), [f"{gamma:g}" for gamma in GAMMAS])
         axes.set_yticks(range(len(depths)), [f"{depth} layers" for depth in depths])
         axes.set_xlabel("gamma")
@@ -260,14 +244,15 @@ def best_and_end(rows: Rows, best: str, end: str, colour: str) -> Figure:
         axes.set(xlabel="gamma", ylabel="share of (4, 3)", ylim=(-0.03, 1.03))
         axes.set_xticks(sorted({row["gamma"] for row in rows}))
         axes.margins(x=0.1)
-        legend_below(figure, axes, columns=1)
+        style.legend_below(figure, axes, columns=1)
     return figure
 
 
 def courses(curves: Rows, x: str, kinds: Sequence[Any] = _ANSWERS) -> Figure:
     """Answers to (4, 3) over ID accuracy or the step: a panel a gamma, a line a run."""
     gammas, over_steps = grouped(curves, ("gamma",)), x == "step"
-    with single(2.6 * max(len(gammas), 2) if over_steps else 2.1 * len(gammas), 2.9) as figure:
+    width = 2.6 * max(len(gammas), 2) if over_steps else 2.1 * len(gammas)
+    with style.single(width, 2.9) as figure:
         panels: Any = figure.subplots(1, len(gammas), squeeze=False, sharey=True)[0]
         for axes, ((gamma,), rows) in zip(panels, gammas.items(), strict=True):
             for run in grouped(rows, ("run_id",)).values():

@@ -23,12 +23,9 @@ from random_settings import IN_NEURIPS, INFERENTIAL, KNOWN, SYMMETRIC, between, 
 from studies import Data, Study
 
 RUNS = {
-    "solutions": Study(
-        "small and large initialisation at the paper's width",
-        lambda: until_fitted({0.35: 6, 0.45: 6, 0.85: 12, 0.95: 12}, 1_010_000, 12_000),
-        ("mechanism", "answers"),
-    ),
-}
+    "solutions": Study("small and large initialisation at the paper's width", lambda: until_fitted(
+        {0.35: 6, 0.45: 6, 0.85: 12, 0.95: 12}, 1_010_000, 12_000), ("mechanism", "answers")),
+}  # fmt: skip
 
 
 def _inferential(row: Row) -> bool:

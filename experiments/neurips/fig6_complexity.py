@@ -17,8 +17,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anchor_interp.runs.config import override
-from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.tasks import anchor
 from claims import registered
 from common import Panels, main
@@ -28,44 +26,40 @@ from effects import Mean, Row, Rows, never_came
 from measures import log_steps
 from neurips import PAPER
 from random_settings import NARROW
-from studies import Data, Study
+from studies import Data, Grid, Study, override
 
 
-def _complexity() -> Sweep:
+def _complexity() -> list[Grid]:
     tasks = tuple(anchor.reasoning_complexity(n) for n in (0, 1, 2, 4, 6))
     start = override(CONTROL, log_every=20, eval_every=500)
-    return Sweep(
-        (Grid(start, {"gamma": (LARGE, SMALL), "task": tasks}, seeds=(*range(400, 405),)),)
-    )
+    return [Grid(start, {"gamma": (LARGE, SMALL), "task": tasks}, seeds=(*range(400, 405),))]
 
 
-def _complexity_post() -> Sweep:
+def _complexity_post() -> list[Grid]:
     start = override(NARROW, n_sequences=100_000, log_every=10, eval_every=100, until_accuracy=0.99)
     tasks = tuple(map(anchor.reasoning_complexity, range(7)))
     axes = {"n_layers": (2, 3), "gamma": (0.45, 0.7), "task": tasks}
-    return Sweep((Grid(start, axes, seeds=tuple(range(600, 607))),))
+    return [Grid(start, axes, seeds=tuple(range(600, 607)))]
 
 
-def _complexity_400() -> Sweep:
+def _complexity_400() -> list[Grid]:
     start = override(PAPER, batch_size=512, steps=10_000, lr_start=1e-5, lr=1e-4, lr_end=1e-4,
                      warmup=0.02, precision="tf32", log_every=10, eval_every=500)  # fmt: skip
     tasks = tuple(map(anchor.reasoning_complexity, (0, 3, 6)))
-    return Sweep(tuple(
+    return [
         Grid(override(start, gamma=gamma), {"task": tasks},
              seeds=tuple(range(1_120_000 + 100 * place, 1_120_005 + 100 * place)))
         for place, gamma in enumerate((0.35, 0.8, 0.95))
-    ))  # fmt: skip
+    ]  # fmt: skip
 
 
 RUNS = {
-    "complexity-400": Study(
-        "inferential complexity and gamma at the paper's width", _complexity_400, ("learning",)
-    ),
-    "complexity-post": Study(
-        "inferential complexity, gamma and depth, post-LayerNorm", _complexity_post, ("learning",)
-    ),
+    "complexity-400": Study("inferential complexity and gamma at the paper's width",
+                            _complexity_400, ("learning",)),
+    "complexity-post": Study("inferential complexity, gamma and depth, post-LayerNorm",
+                             _complexity_post, ("learning",)),
     "complexity": Study("inferential complexity and gamma", _complexity, ("learning",)),
-}
+}  # fmt: skip
 
 
 def with_ratio(rows: Rows) -> list[Row]:
@@ -87,11 +81,6 @@ def with_ratio(rows: Rows) -> list[Row]:
     return found
 
 
-def alike_ratio(row: Row) -> float:
-    """By how much the log ratio of steps stays within a factor of 1.2."""
-    return math.log(1.2) - abs(float(row["ratio"]))
-
-
 _STEPS: dict[str, Any] = {"unconverged": True, "bounds": True, "select": with_ratio}
 CLAIMS = [
     registered("complexity-small-400", "small weights: more broken pairs, slower training",
@@ -102,8 +91,8 @@ CLAIMS = [
         takes="45 runs of 10,000 steps at width 400: 25 core-hours, or 6 minutes of an H100 as "
         "batches."),
     registered("complexity-large", "large weights: as fast with broken pairs",
-        Mean(alike_ratio, lambda row: row["gamma"] < 0.5, runs=("complexity-post",), is_margin=True,
-            **_STEPS),
+        Mean(lambda row: math.log(1.2) - abs(float(row["ratio"])), lambda row: row["gamma"] < 0.5,
+            runs=("complexity-post",), is_margin=True, **_STEPS),
         note="They need 1.46 times as many steps with six broken groups. Of narrow models with "
         "gamma 0.40 to 0.50, 20 of 39 are symmetric, 12 inferential."),
 ]  # fmt: skip

@@ -25,7 +25,7 @@ from anchor_interp.sweeps.effects import Estimate, Stratum, shuffles, standard
 from claims import Claim
 from common import Panels, main
 from complexity_control.fig7_tasks import FITTED, at_random, square
-from effects import Effect, Finding, Number, Row, Rows, finding_of, value_of, values_of, varied
+from effects import Effect, Finding, Number, Row, Rows, finding_of, having, values_of, varied
 from ledger import table
 from measures import rank_share
 from random_settings import RUNS as RANDOM
@@ -48,11 +48,8 @@ class TaskRuns:
 
     def fitted(self, rows: Rows) -> list[Row]:
         """Its runs that are done and have fitted."""
-        return [
-            row
-            for row in self.select(rows)
-            if row["status"] == "done" and (row[self.fit] or 0.0) >= self.least
-        ]
+        done = [row for row in self.select(rows) if row["status"] == "done"]
+        return [row for row in done if (row[self.fit] or 0.0) >= self.least]
 
 
 TASK_RUNS: Mapping[str, TaskRuns] = {
@@ -86,9 +83,8 @@ class AcrossTasks(Effect):
         compared = [part for part in parts.values() if part.freedom]
         told = {name: part.finding() for name, part in parts.items()}
         runs = [[row for part in compared for row in part.runs]]
-        if len(compared) < FEWEST_TASKS:
-            note = f"{len(compared)} tasks have enough runs that have fitted; expected at least "
-            note += str(FEWEST_TASKS)
+        if (n := len(compared)) < FEWEST_TASKS:
+            note = f"{n} tasks have enough runs that have fitted; expected at least {FEWEST_TASKS}"
             return finding_of(runs, 0, problem="not answerable here", note=note, also=told)
         mean = float(np.mean([part.z for part in compared]))
         error = math.sqrt(sum(1 / part.freedom for part in compared)) / len(compared)
@@ -98,11 +94,7 @@ class AcrossTasks(Effect):
 
     def inside(self, of: TaskRuns, rows: Rows) -> "TaskCorrelation":
         """The correlation inside a task, of the runs of its study."""
-        kept = [
-            row
-            for row in of.fitted(rows)
-            if None not in (value_of(row, self.of), value_of(row, of.unseen))
-        ]
+        kept = having(having(of.fitted(rows), self.of), of.unseen)
         groups = varied(kept, ("n_sequences",), self.of)
         used = [row for group in groups for row in group]
         freedom = len(used) - 3 * len(groups)
@@ -205,19 +197,18 @@ def points(of: TaskRuns, rows: Rows, told: str) -> Figure:
     sizes = sorted({row["n_sequences"] for row in rows}) if told else []
     colours = dict(zip(sizes, QUALITATIVE, strict=False))
     with panel(2.75, 2.9) as (figure, axes):
-        for row in of.select(rows):
-            at, unseen = value_of(row, rank_share), value_of(row, of.unseen)
-            if at is not None and unseen is not None:
-                colour = colours.get(row["n_sequences"], QUALITATIVE[0])
-                face = colour if row["run_id"] in fitted else "none"
-                axes.scatter(at, unseen, s=14, facecolor=face, edgecolor=colour, linewidth=0.7)
+        shown = having(having(of.select(rows), rank_share), of.unseen)
+        numbers = (values_of(shown, number) for number in (rank_share, of.unseen))
+        for row, x, y in zip(shown, *numbers, strict=True):
+            colour = colours.get(row["n_sequences"], QUALITATIVE[0])
+            face = colour if row["run_id"] in fitted else "none"
+            axes.scatter(x, y, s=14, facecolor=face, edgecolor=colour, linewidth=0.7)
         names = {f"n = {size:,}": colour for size, colour in colours.items()}
         for label, colour in (names or {"fitted": QUALITATIVE[0]}).items():
             axes.scatter([], [], s=14, color=colour, label=label)
         axes.scatter([], [], s=14, facecolor="none", edgecolor=INK, label="not fitted")
-        axes.set(
-            ylim=(-0.03, 1.03), xlabel="stable rank of W_Q / initial", ylabel="accuracy, left out"
-        )
+        axes.set(ylim=(-0.03, 1.03), xlabel="stable rank of W_Q / initial",
+                 ylabel="accuracy, left out")  # fmt: skip
         axes.set_title(told, fontsize=9)
         axes.locator_params(axis="x", nbins=4)
         axes.grid(alpha=0.25)

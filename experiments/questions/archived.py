@@ -14,16 +14,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anchor_interp.runs.config import override
-from anchor_interp.sweeps.spec import Grid, Sweep
-from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.functions import Override, Table
+from anchor_interp import AnchorTask, Override, Table
 from common import Panels, main
 from complexity_control import CONTROL
 from complexity_control.fig8_order import noise
 from drawing import strips
 from effects import Row, grouped, never_came, values_of
-from studies import Data, Study
+from studies import Data, Grid, Study, override
 
 SEEDS = tuple(range(400, 405))
 
@@ -38,53 +35,48 @@ def arbitrary_task(seed: int) -> AnchorTask:
     return AnchorTask(overrides=tuple(Override(*entry) for entry in tables.items()))
 
 
-def _rates() -> Sweep:
+def _rates() -> list[Grid]:
     axes = {"lr": (CONTROL.train.lr / 4, CONTROL.train.lr), "weight_decay": (0.01, 0.1, 1.0)}
-    return Sweep((Grid(CONTROL, axes, seeds=SEEDS),))
+    return [Grid(CONTROL, axes, seeds=SEEDS)]
 
 
-def _arbitrary() -> Sweep:
+def _arbitrary() -> list[Grid]:
     starts = {seed: override(CONTROL, log_every=20, task=arbitrary_task(seed)) for seed in SEEDS}
     gammas = {"gamma": (0.3, 0.5, 0.7)}
-    return Sweep(tuple(Grid(start, gammas, seeds=(seed,)) for seed, start in starts.items()))
+    return [Grid(start, gammas, seeds=(seed,)) for seed, start in starts.items()]
 
 
-def _branches() -> Sweep:
+def _branches() -> list[Grid]:
     start = override(CONTROL, gamma=0.4)
     early, late = start.train.steps // 12, start.train.steps // 3
     changes: list[dict[str, Any]] = [
-        {},
-        {"weight_decay": 1.0},
+        {}, {"weight_decay": 1.0},
         {"branch_step": early, "branch_weight_decay": 1.0},
         {"branch_step": late, "branch_weight_decay": 1.0},
         {"branch_step": late, "branch_lr": start.train.lr / 4},
         {"weight_decay": 1.0, "branch_step": late, "branch_weight_decay": 0.01},
-    ]
-    return Sweep(tuple(Grid(override(start, **change), seeds=SEEDS) for change in changes))
+    ]  # fmt: skip
+    return [Grid(override(start, **change), seeds=SEEDS) for change in changes]
 
 
 RUNS = {
     "rates": Study("learning rate and weight decay", _rates),
     "arbitrary": Study("arbitrary mappings and gamma", _arbitrary, ("learning",)),
     "branches": Study("weight decay or learning rate changed midway", _branches),
-    "noise": Study(
-        "randomly chosen broken groups", partial(noise, range(500, 520), "pre", "gelu"), ("pairs",)
-    ),
-}
+    "noise": Study("randomly chosen broken groups", partial(noise, range(500, 520), "pre", "gelu"),
+                   ("pairs",)),
+}  # fmt: skip
 
 
 def draw(data: Data) -> Panels:
     """Steps on mappings without a rule, and OOD accuracy where a setting changed midway."""
-    found = {f"gamma {gamma:g}": mine
-             for (gamma,), mine in grouped(data.rows("arbitrary"), ("gamma",)).items()}  # fmt: skip
-    steps = {
-        name: [row["steps_to_loss"] or row["steps"] for row in mine] for name, mine in found.items()
-    }
-    bounds = {name: [*map(never_came, mine)] for name, mine in found.items()}
-    changed: dict[str, list[Row]] = {}
+    steps, bounds = {}, {}
+    for (gamma,), mine in grouped(data.rows("arbitrary"), ("gamma",)).items():
+        steps[f"gamma {gamma:g}"] = [row["steps_to_loss"] or row["steps"] for row in mine]
+        bounds[f"gamma {gamma:g}"] = [*map(never_came, mine)]
+    accuracy: dict[str, list[float]] = {}
     for row in data.rows("branches"):
-        changed.setdefault(_change(row), []).append(row)
-    accuracy = {title: values_of(rows, "ood_accuracy") for title, rows in changed.items()}
+        accuracy.setdefault(_change(row), []).extend(values_of([row], "ood_accuracy"))
     return [
         [("arbitrary mappings", strips(steps, "steps to a training loss of 0.05", hollow=bounds))],
         [("weight decay or learning rate changed midway",

@@ -19,7 +19,7 @@ from studies import Data
 
 FITTED = ("composite", "symmetric", "inferential")
 CLAIMS = [
-    registered("maps-mixed", "most fitted runs are mixtures",
+    registered("maps-mixed", "most fitted runs are mixtures, on one task of two",
         Mean("mixed", equal(phase=FITTED), 0.5, runs=RAW, apart=("task",)),
         known=("settings-post",)),
 ]  # fmt: skip

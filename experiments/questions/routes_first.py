@@ -12,32 +12,27 @@ from matplotlib.figure import Figure
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.pages.style import INK, panel
-from anchor_interp.runs.config import override
-from anchor_interp.runs.presets import preset
-from anchor_interp.sweeps.spec import Grid, Sweep
 from claims import registered
 from common import Panels, main
 from drawing import GROUPS, strips
-from effects import Mean, Row, Rows
-from studies import Data, Study
+from effects import Mean, Row, Rows, among, having, values_of
+from studies import Data, Grid, Study, override, preset
 
 SETTINGS = {
     "pre, 5,000 sequences": preset("inferential"),
-    "pre, 100,000 sequences": override(
-        preset("inferential"), n_sequences=100_000, lr=1e-3, gamma=0.8, weight_decay=0.1
-    ),
-    "post, 15,000 sequences": preset(
-        "tiny", n_sequences=15_000, lr=1.5e-3, gamma=0.45, weight_decay=0.7
-    ),
+    "pre, 100,000 sequences": override(preset("inferential"), n_sequences=100_000, lr=1e-3,
+                                       gamma=0.8, weight_decay=0.1),
+    "post, 15,000 sequences": preset("tiny", n_sequences=15_000, lr=1.5e-3, gamma=0.45,
+                                     weight_decay=0.7),
     "NeurIPS task, 4 layers": preset("neurips-inferential"),
-}
+}  # fmt: skip
 """What trains; each comes to the rule in most seeds."""
 
 
-def _routes() -> Sweep:
+def _routes() -> list[Grid]:
     often = {"eval_every": 50, "checkpoint_every": 50}
     seeds = tuple(range(1090, 1095))
-    return Sweep(tuple(Grid(override(start, **often), seeds=seeds) for start in SETTINGS.values()))
+    return [Grid(override(start, **often), seeds=seeds) for start in SETTINGS.values()]
 
 
 RUNS = {"routes-first": Study("four settings that infer, along training", _routes, ("routes",))}
@@ -68,11 +63,8 @@ def setting(row: Row) -> str:
 def draw(data: Data) -> Panels:
     """The steps of both in every run, and the log ratio by setting."""
     rows = data.rows("routes-first")
-    found = {
-        name.replace(", ", "\n"): [n for row in rows if setting(row) == name
-                                   and (n := lead(row)) is not None]
-        for name in SETTINGS
-    }  # fmt: skip
+    found = {name.replace(", ", "\n"): values_of(filter(among(setting, name), rows), lead)
+             for name in SETTINGS}  # fmt: skip
     return [
         [("steps at which both pass one half", both(rows)),
          ("ln(answers / route)", strips(found, "log ratio", reference=0))],
@@ -83,13 +75,9 @@ def both(rows: Rows) -> Figure:
     """The step of the answers over that of the route: a mark a run, a colour a setting."""
     with panel(3.4, 3.2) as (figure, axes):
         for place, name in enumerate(SETTINGS):
-            mine = [row for row in rows if setting(row) == name and lead(row) is not None]
-            axes.scatter(
-                [row["route_step"] for row in mine],
-                [row["answers_step"] for row in mine],
-                18,
-                color=GROUPS[place],
-            )
+            mine = having(filter(among(setting, name), rows), lead)
+            x, y = ([row[of] for row in mine] for of in ("route_step", "answers_step"))
+            axes.scatter(x, y, 18, color=GROUPS[place])
         low, high = axes.get_xlim()
         axes.axline((low, low), (high, high), color=INK, linewidth=0.8, linestyle=":")
         axes.set(xlabel="step of the inferential route", ylabel="step of the answers by the rule")

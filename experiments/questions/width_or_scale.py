@@ -19,9 +19,8 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anchor_interp.models.shapes import ModelConfig
+from anchor_interp import ModelConfig, RunConfig
 from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, legend_below, panel
-from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.schedule import last_step
 from claims import registered
 from common import Panels, main
@@ -83,8 +82,7 @@ def with_wide(rows: Rows) -> list[Row]:
     wide = [
         row | {"matching": AT_400, "at_400": row["gamma"]}
         | {f"cut_{name}": row[f"best_{name}_at_one_rate"] for name in ("ood", "symmetric")}
-        for row in rows
-        if row["study"] == "figure2-wide" and row["n_layers"] == 2
+        for row in filter(equal(study="figure2-wide", n_layers=2), rows)
     ]  # fmt: skip
     return [row for row in (*rows, *wide) if row.get("cut_ood") is not None]
 
@@ -128,7 +126,8 @@ def over(rows: Rows, column: str, colour: str, scale: str) -> Figure:
             axes.plot(*zip(*means, strict=True), line, color=INK, linewidth=1)
             axes.plot([], [], line, color=INK, marker=marker, mfc=fill, mec=colour,
                       label=f"width {width}")  # fmt: skip
-        axes.set(xscale="log", xlabel=scale, ylabel="best share of (4, 3)", ylim=(-0.03, 1.03))
+        best = "best share of (4, 3) in figure 2's steps"
+        axes.set(xscale="log", xlabel=scale, ylabel=best, ylim=(-0.03, 1.03))
         low, high = axes.get_xlim()
         ticks = [x for x in (0.003, 0.01, 0.03, 0.1, 0.3, 1.0) if low < x < high]
         axes.set_xticks(ticks, [f"{x:g}" for x in ticks])

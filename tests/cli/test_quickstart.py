@@ -66,6 +66,7 @@ def test_quickstart_trains_prints_draws_and_resumes(
     assert asked == [(tmp_path / "out/ask.html", names)] * 2
 
 
+@pytest.mark.slow
 def test_a_worker_continues_after_a_failed_run_and_its_messages_reach_the_log(
     tmp_path: Path,
     finished_run: Run,

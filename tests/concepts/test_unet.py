@@ -138,6 +138,7 @@ def test_an_oracle_of_normal_data_reproduces_its_mean_and_spread() -> None:
         assert group.std() == pytest.approx(spread, rel=0.05)
 
 
+@pytest.mark.slow
 def test_an_oracle_of_pictures_draws_pictures_that_the_judge_reads() -> None:
     """Told the node, the best denoiser of 40 real pictures draws each of them about as often."""
     task = Concepts(pixels=12)

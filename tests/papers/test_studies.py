@@ -18,7 +18,7 @@ from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.runs.config import override, read_config
 from anchor_interp.runs.measurements import Measure
 from anchor_interp.runs.run import Run
-from anchor_interp.sweeps.spec import Grid, Sweep
+from anchor_interp.sweeps.spec import Grid
 from anchor_interp.tasks.anchor import BROKEN_GROUPS
 from anchor_interp.tasks.functions import Affine
 from complexity_control.fig5_condensation import MOVED_ANCHORS
@@ -30,14 +30,14 @@ from studies import Data, Study, broken_groups, known, read_study, task_columns,
 TABLES = studies.TABLES
 
 
-def _tiny() -> Sweep:
+def _tiny() -> list[Grid]:
     start = ai.preset("tiny", **SHORT)
-    return Sweep((Grid(override(start, checkpoint_every=20), seeds=(0, 1)),))
+    return [Grid(override(start, checkpoint_every=20), seeds=(0, 1))]
 
 
-def _broken() -> Sweep:
+def _broken() -> list[Grid]:
     start = override(ai.preset("tiny", **SHORT), task=broken_task({(3, 4): -6}))
-    return Sweep((Grid(start), Grid(ai.preset("tiny", **{**SHORT, "checkpoint_every": 20}))))
+    return [Grid(start), Grid(ai.preset("tiny", **{**SHORT, "checkpoint_every": 20}))]
 
 
 MICRO: Mapping[str, Study] = {

@@ -3,6 +3,7 @@
 The build runs the notebooks, whose outputs are looked at here.
 """
 
+import functools
 import html
 import json
 import os
@@ -16,6 +17,7 @@ from typing import Any, cast
 
 import nbformat
 import pytest
+from markdown.extensions.toc import slugify
 from mkdocs.utils.yaml import yaml_load
 from watched_page import Watched
 
@@ -71,6 +73,7 @@ def test_every_room_has_a_page() -> None:
     assert pages - {"index", "command-line"} == rooms - {"cli"}
 
 
+@pytest.mark.slow
 def test_the_site_loads_nothing_from_the_network(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 15
@@ -81,6 +84,7 @@ def test_the_site_loads_nothing_from_the_network(site: Path) -> None:
         assert not re.search(r"(?:url\(|@import )['\"]?(?:https?:)?//", sheet.read_text())
 
 
+@pytest.mark.slow
 def test_the_site_is_short(site: Path) -> None:
     """Words of all pages, with home and the notebooks, but not the reference, claims and code.
 
@@ -122,6 +126,7 @@ def test_maps_keep_their_colours_in_the_dark(name: str, kept: bool) -> None:
     assert bool(re.search(r'class="picture[^"]* map"', shown)) == kept
 
 
+@pytest.mark.slow
 def test_docstrings_are_readable(site: Path) -> None:
     for page in (site / "reference").glob("*.html"):
         shown = text(page)
@@ -138,6 +143,7 @@ def test_docstrings_are_readable(site: Path) -> None:
     assert 'href="#anchor_interp.behaviour.evaluation' in source
 
 
+@pytest.mark.slow
 def test_the_reference_lists_every_public_name_and_every_flag(site: Path) -> None:
     names = text(site / "reference/index.html").split()
     assert {name for name in anchor_interp.__all__ if not name.startswith("__")} <= set(names)
@@ -149,6 +155,7 @@ def test_the_reference_lists_every_public_name_and_every_flag(site: Path) -> Non
             assert not argument.show or argument.name in page
 
 
+@pytest.mark.slow
 def test_home_is_the_readme(site: Path) -> None:
     page = (site / "index.html").read_text()
     assert 'src="figures/quickstart.png"' in page
@@ -156,6 +163,7 @@ def test_home_is_the_readme(site: Path) -> None:
     assert 'href="concepts.html"' in page
 
 
+@pytest.mark.slow
 def test_models_like_those_of_home_answer(site: Path, browser: Any) -> None:
     """Below the picture a link leads to them; their answers are the ones that the home describes.
 
@@ -174,6 +182,7 @@ def test_models_like_those_of_home_answer(site: Path, browser: Any) -> None:
     page.close()
 
 
+@pytest.mark.slow
 def test_the_results_and_the_claims_fit_a_screen(site: Path, browser: Any) -> None:
     """What we find is in sight at any width, and every claim has a row."""
     for width in (390, 1280):
@@ -196,12 +205,33 @@ def test_the_results_and_the_claims_fit_a_screen(site: Path, browser: Any) -> No
         page.close()
 
 
+def test_links_lead_somewhere() -> None:
+    """To a file, and to a heading or an anchor in it; the build of the site asks the same."""
+
+    @functools.cache
+    def anchors(page: Path) -> set[str]:
+        source = page.read_text(encoding="utf-8")
+        headings = re.findall(r"^#+ (.+?)\s*$", source, re.M)
+        return {slugify(re.sub(r"[`*]", "", one), "-") for one in headings} | {
+            *re.findall(r'\bid="([^"]+)"', source)
+        }
+
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        source = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.S)
+        for target in re.findall(r"\]\((?![a-z]+:)([^()\s]+)\)", source):
+            name, _, anchor = target.partition("#")
+            to = (page.parent / name).resolve() if name else page
+            assert to.exists() or to.suffix == ".html" or "reference" in to.parts, (page, target)
+            assert not anchor or to.suffix != ".md" or anchor in anchors(to), (page, target)
+
+
 def test_no_line_of_a_list_begins_with_a_comment() -> None:
     """Markdown would end the list there."""
     for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         assert not re.findall(r"^ *<!-- .*-->\S.*", path.read_text(encoding="utf-8"), re.M), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pictures_and_tables_fit_a_desktop(site: Path, browser: Any, scheme: str) -> None:
     page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
@@ -230,6 +260,7 @@ def test_every_measurement_is_listed_and_has_a_make_rule() -> None:
         assert re.search(rf"python .+ > docs/evidence/{path.name}", rule.stdout), rule.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium to open the site")
 def test_search_works_from_the_file_system(site: Path, tmp_path: Path) -> None:
     done = subprocess.run(

@@ -167,6 +167,7 @@ def test_a_run_keeps_what_a_named_function_gives(finished_run: Run) -> None:
     assert not (specimen.folder.path / FILE).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # workers start, on a busy machine
 def test_two_workers_give_what_one_process_does(
     swept: SweepFolder, finished_run: Run, caplog: pytest.LogCaptureFixture

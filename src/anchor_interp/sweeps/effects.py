@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from scipy.linalg import block_diag
 from scipy.stats import norm, rankdata, t
 
 from anchor_interp._util.rounding import ROUNDING, as_large
@@ -86,11 +87,11 @@ def find_rise(strata: Sequence[Stratum]) -> Estimate | None:
 
     A linear model with a level for each stratum, and a slope for each setting that is ``given``.
     The interval is Student's with HC3 standard errors, which allow for unequal variances (MacKinnon
-    and White 1985), and runs of a cluster count as one; then its degrees of freedom are those of
-    Bell and McCaffrey (2002). p compares effect / error with its values in shuffled runs (Freedman
-    and Lane 1983; Janssen 1997). None if levels and given settings determine the setting in all
-    strata, if there are too few clusters, or if the setting varies through one alone. Where
-    clusters are of very unequal size the interval is too narrow.
+    and White 1985). Runs of a cluster count as one: their residuals are corrected together (CR3),
+    with the degrees of freedom of Bell and McCaffrey (2002). p compares effect / error with its
+    values in shuffled runs (Freedman and Lane 1983; Janssen 1997). None if levels and given
+    settings determine the setting in all strata, if there are too few clusters, or if the setting
+    varies through one alone.
     """
     # Levels and given settings go out of setting and number first: the slope through what is left,
     # x'y / x'x, is that of the whole model (Frisch, Waugh and Lovell).
@@ -102,22 +103,24 @@ def find_rise(strata: Sequence[Stratum]) -> Estimate | None:
     if not power:
         return None
     x, y = (np.concatenate(column) for column in zip(*rests, strict=True))
-    x, leverage = x / span, np.concatenate([(basis**2).sum(1) for basis in bases])
-    # HC3 divides a residual by 1 - h, the share of its own number that the fit does not take up
-    slack = np.maximum(1 - leverage - x**2 / power, 1e-6)
+    x /= span
     clusters = _numbered(strata)
     together = np.zeros((len(x), len(clusters)))
     together[np.arange(len(x)), [clusters[c] for s in strata for c in s.clusters]] = 1
     if len(clusters) == len(x):
+        # HC3 divides a residual by 1 - h, the share of its own number that the fit does not take up
+        leverage = np.concatenate([(basis**2).sum(1) for basis in bases]) + x**2 / power
+        weights = x / np.maximum(1 - leverage, 1e-6)
         df = float(len(x) - sum(basis.shape[1] for basis in bases) - 1)
     else:
-        df = _freedom(together * (x / slack)[:, None], x / math.sqrt(power), bases)
+        weights = _alone(together, x, np.hstack([block_diag(*bases), x[:, None] / power**0.5]))
+        df = _freedom(together * weights[:, None], x / math.sqrt(power), bases)
     if df < 1 or (len(clusters) < len(x) and any(_rests_on(c, strata) for c in clusters)):
         return None
     numbers = _in_other_orders(strata, [number for _, number in rests], bases)
     effects = numbers @ x / power  # [order]
     numbers -= np.outer(effects, x)  # residuals [order, run]
-    numbers *= x / slack
+    numbers *= weights
     # the scores of a cluster add up before they are squared, so that its runs count as one
     scores = numbers if len(clusters) == len(x) else numbers @ together
     errors = np.linalg.norm(scores, axis=1) / power
@@ -137,6 +140,19 @@ def _rests_on(cluster: Hashable, strata: Sequence[Stratum]) -> bool:
     """Whether the setting varies in no stratum without this cluster: its scatter is unknown."""
     others = ({x for x, own in zip(s.x, s.clusters, strict=True) if own != cluster} for s in strata)
     return max(map(len, others)) < 2
+
+
+def _alone(together: Floats, x: Floats, fit: Floats) -> Floats:
+    """x, divided by what the fit leaves of the numbers of a whole cluster (CR3): [run].
+
+    The fit's columns are orthonormal ([run, column]). What it takes up whole counts as nothing.
+    """
+    weights = np.empty_like(x)
+    for cluster in together.T.astype(bool):
+        own = fit[cluster]
+        left = np.eye(len(own)) - own @ own.T
+        weights[cluster] = np.linalg.pinv(left, 1e-6, hermitian=True) @ x[cluster]
+    return weights
 
 
 def _freedom(scores: Floats, x: Floats, bases: Sequence[Floats]) -> float:
