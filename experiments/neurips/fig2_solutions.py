@@ -218,7 +218,7 @@ def depth_map(rows: Rows, column: str) -> Figure:
     ])  # fmt: skip
     with panel(4.4, 2.0) as (figure, axes):
         image = axes.imshow(means, vmin=0, vmax=1, cmap="cividis", origin="lower", aspect="auto")
-        style.cell_values(axes, means, white=means < 0.5, fontsize=9)
+        style.cell_values(axes, means, white=means < 0.5)
         axes.set_xticks(range(len(GAMMAS)), [f"{gamma:g}" for gamma in GAMMAS])
         axes.set_yticks(range(len(depths)), [f"{depth} layers" for depth in depths])
         axes.set_xlabel("gamma")

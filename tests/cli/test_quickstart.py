@@ -89,7 +89,7 @@ def test_a_worker_continues_after_a_failed_run_and_its_messages_reach_the_log(
     assert "run: step 40/40" in capsys.readouterr().err
     assert isinstance(results["bad"].error, StoreError)
     assert results["run"].error is None
-    assert RunFolder(results["run"].path).result() is not None
+    assert RunFolder(tmp_path / "run").result() is not None
     assert f"{tmp_path / 'run'}: continuing at step 0 of 40" in caplog.messages
     assert not [record for record in caplog.records if record.levelno < logging.INFO]
 

@@ -29,7 +29,7 @@ from anchor_interp.pages.diagram_page import (
 from anchor_interp.pages.style import inline_svg, settle
 from anchor_interp.sweeps.cells import STATE_MARKS, Cell
 from anchor_interp.sweeps.columns import TableRow, words
-from anchor_interp.sweeps.diagrams import Band, Diagrams, phase_diagrams, summary
+from anchor_interp.sweeps.diagrams import Diagrams, phase_diagrams, summary
 from anchor_interp.sweeps.effects import Effect, Estimate, effect
 from anchor_interp.sweeps.typed import named_values
 
@@ -195,20 +195,6 @@ def test_stable_rank_and_its_ratio_to_the_initial_one() -> None:
     assert cell(found, 0.3).measures["stable_rank"].mean == pytest.approx(30)
     assert values(cell(found, 0.3), "stable_rank_ratio") == [1, 0.5]
     assert cell(found, 0.4).measures["stable_rank_ratio"].mean is None
-
-
-def test_bands_join_neighbours_of_one_phase() -> None:
-    phases = {0.1: (0, 0), 0.2: (0, 0), 0.3: (0, 1), 0.5: (1, 1), 0.6: (1, 1)}
-    rows = [
-        done(seed, gamma=gamma, ood=ood) for gamma, oods in phases.items()
-        for seed, ood in enumerate(oods)
-    ]  # fmt: skip
-    (diagram,) = phase_diagrams(rows).diagrams
-    assert diagram.bands(None) == [
-        Band(0, 1, {"symmetric": 4}),
-        Band(2, 2, {"symmetric": 1, "inferential": 1}),
-        Band(3, 4, {"inferential": 4}),
-    ]
 
 
 def test_seeds_keep_their_places() -> None:

@@ -183,7 +183,7 @@ def test_runs_are_those_of_training_alone(
     short, engine = finished_run.config, RayEngine()
     diverging = sweep_faults.small_sweep().grids[1].start
     results = run_all(engine, {"good": short, "bad": diverging}, tmp_path)
-    assert results["good"] == RunResult("good", tmp_path / "good", None)
+    assert results["good"] == RunResult("good", None)
     assert any(f"{tmp_path / 'good'}: " in message for message in caplog.messages)
     assert contents(tmp_path / "good") == contents(finished_run.folder.path)
     assert isinstance(results["bad"].error, DivergedError)
@@ -209,7 +209,7 @@ def test_machines_learn_a_users_own_task(
         config = override(own_task.config(), task=task, **SHORT)
         folder = tmp_path / f"runs-{version}"
         results = run_all(RayEngine(), {"run": config}, folder, (MEASURE,))
-        assert results["run"] == RunResult("run", folder / "run", None)
+        assert results["run"] == RunResult("run", None)
         assert RunFolder(folder / "run").config() == config
         alone = anchor_interp.train(config, tmp_path / f"{version}", device="cpu", threads=1)
         assert contents(folder / "run").items() >= contents(alone.folder.path).items()
@@ -344,7 +344,7 @@ def test_a_task_leaves_a_handler_alone_that_was_set_from_c(
     monkeypatch.setattr(signal, "signal", set_handler)
     _, ended = ray_task.task(to_dict(Job({"run": short})), order(tmp_path))
     assert isinstance(ended, ray_task.Ended)
-    assert ended.result == RunResult("run", tmp_path / "run", None)
+    assert ended.result == RunResult("run", None)
 
 
 def test_a_lock_is_taken_from_the_dead_only(tmp_path: Path) -> None:

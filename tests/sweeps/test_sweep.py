@@ -59,7 +59,7 @@ class Copying(Here):
         self.most = max(self.most, len(job.configs))
         for name in job.configs:
             shutil.copytree(self.finished.runs / name, folder / name, dirs_exist_ok=True)
-            yield RunResult(name, folder / name, None)
+            yield RunResult(name, None)
 
 
 class Failing(Copying):
@@ -72,7 +72,7 @@ class Failing(Copying):
     def do(self, job: Job, folder: Path) -> Iterator[RunResult]:
         (name,) = job.configs
         if self.errors.get(name):
-            yield RunResult(name, folder / name, self.errors[name].pop(0))
+            yield RunResult(name, self.errors[name].pop(0))
         else:
             yield from super().do(job, folder)
 
@@ -480,7 +480,7 @@ def test_a_run_that_spoils_its_batch_fails_alone(tmp_path: Path, small: SweepFol
             """Lose a whole job if the bad run is part of it."""
             if bad in job.configs:
                 for name in job.configs:
-                    yield RunResult(name, folder / name, AnchorInterpError("the worker died"))
+                    yield RunResult(name, AnchorInterpError("the worker died"))
             else:
                 yield from super().do(job, folder)
 

@@ -15,7 +15,7 @@ from anchor_interp.tasks import rules
 from anchor_interp.tasks.anchor import TASKS, AnchorTask, reasoning_complexity
 from anchor_interp.tasks.catalog import named_task
 from anchor_interp.tasks.functions import Affine, Anchor, Override, Pair, Table
-from anchor_interp.tasks.split import Keys
+from anchor_interp.tasks.rules import Keys
 
 KEYS = np.arange(20, 100)
 

@@ -15,8 +15,8 @@ from anchor_interp.tasks.counterfactuals import (
     swap_anchors,
 )
 from anchor_interp.tasks.functions import Affine, Anchor
+from anchor_interp.tasks.rules import Keys
 from anchor_interp.tasks.sequences import Sequences
-from anchor_interp.tasks.split import Keys
 
 CONTROL, NEURIPS, REFLECTED = (
     TASKS[name] for name in ("complexity-control", "neurips", "non-commuting")

@@ -43,8 +43,8 @@ from anchor_interp.tasks.contract import draw_examples
 from anchor_interp.tasks.counterfactuals import replace_keys, swap_anchors
 from anchor_interp.tasks.examples import Dataset, Examples, SplitRole
 from anchor_interp.tasks.functions import Pair
+from anchor_interp.tasks.rules import Keys
 from anchor_interp.tasks.sequences import Sequences, anchor_pairs, draw
-from anchor_interp.tasks.split import Keys
 from anchor_interp.tasks.task import Task
 
 Training = Dataset | Examples | None

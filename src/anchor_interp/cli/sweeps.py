@@ -56,9 +56,8 @@ def sweep(
     """
     from anchor_interp.sweeps.folder import new_folder
     from anchor_interp.sweeps.local import LocalEngine
-    from anchor_interp.sweeps.measuring import own_measures, unmeasured
     from anchor_interp.sweeps.ray import RayEngine
-    from anchor_interp.sweeps.sweep import sweep
+    from anchor_interp.sweeps.sweep import own_measures, sweep, unmeasured
     from anchor_interp.sweeps.typed import typed_sweep
 
     plan = new_folder(out).resumed(typed_sweep(spec, axes, seeds=seeds))
@@ -148,7 +147,7 @@ def table(
     """
     from anchor_interp.analysis.mechanism import FINGERPRINT
     from anchor_interp.sweeps.folder import sweep_folder
-    from anchor_interp.sweeps.measuring import measure_runs, own_measures
+    from anchor_interp.sweeps.sweep import measure_runs, own_measures
     from anchor_interp.sweeps.table_files import to_csv, to_json
 
     if csv and output.json:

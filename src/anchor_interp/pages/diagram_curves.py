@@ -56,14 +56,15 @@ def _draw_row(axes: "Axes", diagram: Diagram, value: Value) -> None:
     from matplotlib.patches import Rectangle
 
     cells = diagram.row(value)
-    for band in diagram.bands(value):  # the background; parted where seeds differ
-        left, width, bottom = band.first - 0.5, band.last - band.first + 1, 0.0
-        for state, times in band.states.items():
-            height, colour = times / sum(band.states.values()), COLOURS.get(state, "none")
-            axes.add_patch(Rectangle((left, bottom), width, height, facecolor=colour, alpha=0.3,
-                                     linewidth=0, zorder=0))  # fmt: skip
+    for column, cell in cells.items():  # the background; parted where seeds differ
+        left, bottom, before = column - 0.5, 0.0, cells.get(column - 1)
+        for state, times in cell.states.items():
+            height, colour = times / len(cell.runs), COLOURS.get(state, "none")
+            axes.add_patch(Rectangle((left, bottom), 1, height, facecolor=colour, alpha=0.3,
+                                     linewidth=0, zorder=0, antialiased=False))  # fmt: skip
             bottom += height
-        axes.plot((left, left), (0, 1), color=INK, linewidth=0.4, alpha=0.4, zorder=1)
+        if before is None or len({*before.states, *cell.states}) > 1:
+            axes.plot((left, left), (0, 1), color=INK, linewidth=0.4, alpha=0.4, zorder=1)
     columns = range(len(diagram.x.values))
     for name, colour, marker, shift in _CURVES:
         measured = [cells[c].measures[name] if c in cells else None for c in columns]

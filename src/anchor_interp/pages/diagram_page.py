@@ -116,17 +116,6 @@ def render_diagrams(
     ]
     all_measures = (*MEASURE_LABELS, *diagrams.maps)
     measures = [m for m in all_measures if any(cell.measures[m].n for cell in diagrams.cells)]
-    drawn = [
-        {
-            "part": part,
-            "figures": [
-                (picture, style.inline_svg(picture.figure, picture.name))
-                for picture in part.pictures
-                if picture.about != "overview"
-            ],
-        }
-        for part in parts
-    ]
     return fill_page(
         "diagrams.html.jinja",
         [],
@@ -156,7 +145,8 @@ def render_diagrams(
         ],
         states=in_order(Counter(run["state"] for run in diagrams.runs)),
         statuses=sorted({run["status"] for run in diagrams.runs}),
-        parts=drawn,
+        parts=parts,
+        draw=style.inline_svg,
     )
 
 

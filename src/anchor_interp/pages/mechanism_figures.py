@@ -161,7 +161,7 @@ def patch_map(result: "PatchResult") -> "Figure":
     grid = np.array([[cells.get((row, column), np.nan) for column in columns] for row in rows])
     with panel(1.72 + 0.52 * len(columns), 1.1 + 0.3 * len(rows)) as (figure, axes):
         style.signed_map(axes, grid, "recovery", aspect="auto")
-        style.cell_values(axes, grid, white=abs(grid) > 0.6, fontsize=9)
+        style.cell_values(axes, grid, white=abs(grid) > 0.6)
         axes.set_xticks(range(len(columns)), columns)
         axes.set_yticks(range(len(rows)), rows, fontsize=9)
     return figure

@@ -146,7 +146,7 @@ def pair_map(evaluation: Evaluation, side: Side) -> "Figure":
     shares = np.array([getattr(entry, side) for entry in entries]).reshape(n, n)
     with panel(2.0 + 0.5 * n, 1.6 + 0.5 * n) as (figure, axes):
         image = axes.imshow(shares, vmin=0, vmax=1, cmap="cividis")
-        style.cell_values(axes, shares, white=shares <= 0.6, fontsize=9)
+        style.cell_values(axes, shares, white=shares <= 0.6)
         for index, entry in enumerate(entries):
             if entry.role != "inferential":
                 row, column = divmod(index, n)

@@ -103,11 +103,11 @@ def signed_map(axes: "Axes", matrix: Any, label: str, **options: Any) -> None:
     colour_bar(axes.imshow(matrix, vmin=-1, vmax=1, cmap="PuOr_r", **options), axes, label)
 
 
-def cell_values(axes: "Axes", matrix: Any, white: Any, fontsize: int) -> None:
+def cell_values(axes: "Axes", matrix: Any, white: Any) -> None:
     """Write the values of a matrix [row, column] into its cells, unless NaN; some in white."""
     for row, column in np.argwhere(~np.isnan(matrix)):
         axes.text(column, row, f"{matrix[row, column]:z.2f}", ha="center", va="center",
-                  fontsize=fontsize, color="white" if white[row, column] else "black")  # fmt: skip
+                  fontsize=9, color="white" if white[row, column] else "black")  # fmt: skip
 
 
 def legend_below(figure: "Figure", axes: "Axes", columns: int) -> None:

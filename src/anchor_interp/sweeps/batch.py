@@ -15,13 +15,12 @@ import torch
 from anchor_interp._util import environment, signals
 from anchor_interp._util.errors import (
     AnchorInterpError,
-    ConfigError,
     InterruptedRunError,
     OutOfMemoryError,
     error_of,
 )
 from anchor_interp._util.limits import memory_limit
-from anchor_interp.runs.config import RunConfig, memory_bytes, shape_key
+from anchor_interp.runs.config import RunConfig, memory_bytes
 from anchor_interp.runs.loop import StepEvent, check_finite_step
 from anchor_interp.runs.memory import check_training_fits, explained, memory_advice
 from anchor_interp.runs.objectives import draw_training
@@ -53,19 +52,16 @@ def train_batch(
     device: str = "auto",
     threads: int | None = None,
 ) -> Generator[RunResult, None, None]:
-    """Train runs of one :func:`shape_key`, each in ``folder / name``; resume those that exist.
+    """Train runs of one shape, each in ``folder / name``; resume those that exist.
 
     Yields a result for each run as it ends; closing the iterator early checkpoints the others.
     Takes gradients also within ``torch.no_grad`` and ``torch.inference_mode``.
 
     Raises:
-        ConfigError: the runs differ in shape or are too large for the memory; the precision, device
-            or number of threads cannot be used.
+        ConfigError: the runs are too large for the memory; the precision, device or number of
+            threads cannot be used.
         InterruptedRunError: SIGINT or SIGTERM; the unfinished runs are checkpointed first.
     """
-    if len(set(map(shape_key, configs.values()))) > 1:
-        differ = "the model, the task's length or tokens, batch_size or precision differ"
-        raise ConfigError(f"the configurations have several shapes; expected one: {differ}")
     target = environment.resolve_device(device)
     for config in configs.values():
         check_training_fits(config, target)
@@ -131,7 +127,7 @@ class _Batch:
             name = self._waiting.pop(0)
             error = error_of(self._begin, name)
             if name not in self._sessions:
-                yield RunResult(name, self._folder / name, error)
+                yield RunResult(name, error)
 
     def _begin(self, name: str) -> None:
         """Start or resume a run, unless it is done."""
@@ -204,7 +200,7 @@ class _Batch:
     def _leave(self, name: str, error: AnchorInterpError | None) -> RunResult:
         del self._sessions[name]
         self._held.pop(name).close()
-        return RunResult(name, self._folder / name, error)
+        return RunResult(name, error)
 
     def _check_stopped(self) -> None:
         if self._stopped():

@@ -62,7 +62,6 @@ NUMERIC: tuple[Kind, ...] = ("int64", "double")
 _KINDS: Mapping[Any, Kind] = {int: "int64", float: "double", bool: "bool"}
 RunStatus = Literal["done", "diverged", "failed", "running", "begun", "missing"]
 """A ``begun`` run was stopped before its end; it is resumed, as ``failed`` ones are."""
-STATES: tuple[RunStatus, ...] = get_args(RunStatus)
 MEASURED = (
     "train_accuracy", "id_accuracy", "ood_accuracy", "symmetric_accuracy", "commutativity",
     "commutativity_wrong", "key_dependence", "stable_rank", "stable_rank_at_init", "condensation",

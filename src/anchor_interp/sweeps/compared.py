@@ -152,16 +152,16 @@ def _why_left_out(row: TableRow, of: str, on: str) -> str:
     """Why a run does not count; empty if it has converged and has both values."""
     if (status := row.get("status", "done")) != "done":
         return str(status or "missing")
-    if _is_true(row.get("censored"), "censored"):
+    if _is_true(row.get("censored")):
         return "undertrained" if row.get("phase", "undertrained") == "undertrained" else "censored"
     return next((f"without {label(n)}" for n in (of, on) if is_missing(row.get(n))), "")
 
 
-def _is_true(value: Any, name: str) -> bool:
-    """What a flag says; one that is missing says no."""
+def _is_true(value: Any) -> bool:
+    """What ``censored`` says; one that is missing says no."""
     says = "" if is_missing(value) else str(value).strip().lower()
     if says not in (*_YES, *_NO):
-        raise ConfigError(f"{name} is {shown(value)}; expected true or false")
+        raise ConfigError(f"censored is {shown(value)}; expected true or false")
     return says in _YES
 
 

@@ -20,7 +20,6 @@ from anchor_interp.sweeps.cells import (
     MEASURE_LABELS,
     OF_RUN,
     Cell,
-    RunState,
     in_order,
     make_cell,
     shown_row,
@@ -51,15 +50,6 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Band:
-    """Neighbouring columns whose runs are all in one state, or one column with several states."""
-
-    first: int
-    last: int
-    states: dict[RunState, int]
-
-
-@dataclass(frozen=True)
 class Diagram:
     """The cells over two axes. All other settings are equal or follow the axes."""
 
@@ -87,18 +77,6 @@ class Diagram:
     def row(self, y: Value) -> dict[int, Cell]:
         """The cells of one value of the vertical axis by column."""
         return {self.x.values.index(cell.x): cell for cell in self.cells if cell.y == y}
-
-    def bands(self, y: Value) -> list[Band]:
-        """The states along the horizontal axis; a column without a cell separates two bands."""
-        bands: list[Band] = []
-        for column, cell in self.row(y).items():
-            last = bands[-1] if bands else None
-            if last and last.last == column - 1 and len({*last.states, *cell.states}) == 1:
-                states = dict(Counter(last.states) + Counter(cell.states))
-                bands[-1] = Band(last.first, column, states)
-            else:
-                bands.append(Band(column, column, cell.states))
-        return bands
 
 
 @dataclass(frozen=True)

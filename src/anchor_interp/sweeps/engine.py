@@ -7,9 +7,7 @@ each run as it ends. There are two: :class:`anchor_interp.sweeps.local.LocalEngi
 
 import contextlib
 import json
-import math
 import os
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +36,6 @@ class RunResult:
     """How a run ended; the error is None if it is finished and measured."""
 
     name: str
-    path: Path
     error: AnchorInterpError | None
 
 
@@ -126,12 +123,10 @@ def drive(
 
 
 class Meters:
-    """Report runs from the new lines of their metrics, each at most once in ``every`` seconds."""
+    """Report runs from the new lines of their metrics."""
 
-    def __init__(
-        self, folder: Path, progress: Callable[[str], Progress], *, every: float = 0.0
-    ) -> None:
-        self._folder, self._progress, self._every = folder, progress, every
+    def __init__(self, folder: Path, progress: Callable[[str], Progress]) -> None:
+        self._folder, self._progress = folder, progress
         self._meters: dict[str, _Meter] = {}
 
     def read(self, running: Iterable[str]) -> None:
@@ -139,8 +134,7 @@ class Meters:
         meters = {name: self._meters.get(name) or _Meter(self._progress(name)) for name in running}
         self._meters = meters
         for name, meter in meters.items():
-            if time.monotonic() - meter.last >= self._every:
-                meter.read(self._folder / name / "metrics.jsonl")
+            meter.read(self._folder / name / "metrics.jsonl")
 
 
 @dataclass
@@ -149,12 +143,10 @@ class _Meter:
 
     progress: Progress
     position: int = 0
-    last: float = -math.inf
     facts: dict[str, Any] = field(default_factory=dict)
 
     def read(self, path: Path) -> None:
         """Report the new lines; whatever is wrong with the file, the run's own process reports."""
-        self.last = time.monotonic()
         with contextlib.suppress(AnchorInterpError, OSError, ValueError, TypeError, KeyError):
             with open(path, "rb") as file:
                 if os.fstat(file.fileno()).st_size < self.position:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 
 from anchor_interp._util.environment import limited_threads, resolve_device
-from anchor_interp._util.errors import StoreError
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.cuda_graph import WARM_UP
 from anchor_interp.runs.loop import TrainState, train_step
@@ -49,12 +48,10 @@ def estimate(
     """What missing runs will take, by a few timed steps of each shape.
 
     A CPU takes at most 128 sequences: the time for a larger batch is in proportion, which
-    overestimates it. ConfigError if memory is too small, StoreError if the folder is a file.
+    overestimates it. ConfigError if memory is too small.
     """
     path = folder.path.absolute()
     place = next(place for place in (path, *path.parents) if place.exists())
-    if not place.is_dir():
-        raise StoreError(f"{place} is a file; name a folder for the sweep")
     states = folder.states(configs)
     todo = {name: config for name, config in configs.items() if states[name] not in ENDED}
     target, timed, total = resolve_device(device), dict[Hashable, float](), 0.0

@@ -12,8 +12,8 @@ The state of a run is what its folder shows: a result means done, a lock that is
 The table has a row for each run, with the columns of :mod:`anchor_interp.sweeps.columns`, a column
 such as ``task.held_out`` for a field of a task that is not among them, and a user's measures
 (:func:`anchor_interp.runs.measurements.column_measure`). What a run lacks is null;
-:mod:`anchor_interp.sweeps.measuring` takes measures that are missing. A row is reused while the
-files of its run that it was made from stay the same.
+:func:`anchor_interp.sweeps.sweep.measure_runs` takes measures that are missing. A row is reused
+while the files of its run that it was made from stay the same.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from anchor_interp._util.errors import AnchorInterpError, ConfigError, StoreErro
 from anchor_interp._util.lock import Lock, NoLocksError, is_held
 from anchor_interp._util.schema import checked_path, digest
 from anchor_interp.behaviour.phase import Phase
-from anchor_interp.sweeps.columns import COLUMNS, STATES, RunStatus, TableRow, aligned
+from anchor_interp.sweeps.columns import COLUMNS, RunStatus, TableRow, aligned
 from anchor_interp.sweeps.rows import planned_row, updated_row
 from anchor_interp.sweeps.spec import MAX_BYTES, Grid, Sweep, plain_sweep, read_sweep, written
 from anchor_interp.sweeps.table_files import DAMAGES, from_csv, from_parquet, to_parquet
@@ -233,7 +233,7 @@ def read_table(path: str | Path, *, whole: bool = True) -> list[TableRow]:
 def counts(rows: Iterable[TableRow]) -> dict[RunStatus, int]:
     """How many runs are in each state that occurs."""
     number = Counter(row["status"] for row in rows)
-    return {state: number[state] for state in STATES if number[state]}
+    return {state: number[state] for state in get_args(RunStatus) if number[state]}
 
 
 def phases(rows: Iterable[TableRow]) -> dict[str, int]:

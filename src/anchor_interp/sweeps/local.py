@@ -150,7 +150,9 @@ class _Worker:
 
     def give(self, job: Job) -> None:
         self.job, self._results = job, []
-        self._send(to_dict(job))
+        with contextlib.suppress(BrokenPipeError):  # news and end notice that it has died
+            self._jobs.write(json.dumps(to_dict(job)).encode() + b"\n")
+            self._jobs.flush()
 
     def unfinished(self) -> list[str]:
         """The runs of its job that have no result."""
@@ -171,7 +173,7 @@ class _Worker:
             elif kind == "result":
                 name, error = message
                 failure = None if error is None else getattr(errors, error[0])(error[1])
-                self._results.append(RunResult(name, self._folder / name, failure))
+                self._results.append(RunResult(name, failure))
             elif kind == "idle":
                 self.job = None
         return self._results[before:]
@@ -191,12 +193,6 @@ class _Worker:
             if code == -signal.SIGKILL:
                 how += ", perhaps for lack of memory"
             for name in self.unfinished():
-                path = self._folder / name
-                text = f"the worker of {path} died ({how}); start again to resume it"
-                self._results.append(RunResult(name, path, AnchorInterpError(text)))
+                text = f"the worker of {self._folder / name} died ({how}); start again to resume it"
+                self._results.append(RunResult(name, AnchorInterpError(text)))
         return self._results[before:]
-
-    def _send(self, data: Any) -> None:
-        with contextlib.suppress(BrokenPipeError):  # news and end notice that it has died
-            self._jobs.write(json.dumps(data).encode() + b"\n")
-            self._jobs.flush()

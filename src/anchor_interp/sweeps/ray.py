@@ -29,8 +29,7 @@ from anchor_interp._util.schema import checked, shown, to_dict
 from anchor_interp.sweeps.engine import Job, Meters, Queue, RunResult, drive
 from anchor_interp.tasks.registry import further_tasks
 
-_POLL_SECONDS = 0.5
-_REPORT_SECONDS = 2.0
+_POLL_SECONDS = 2.0  # a result ends the wait at once
 _ANSWER_SECONDS = 10.0
 _LOGGER = logging.getLogger("anchor_interp")
 
@@ -67,7 +66,7 @@ class RayEngine:
         with raising(ConfigError, "the engine ray is not installed: ", advice, of=ImportError):
             ray = importlib.import_module("ray")
         _check_answers(self.address)
-        meters = Meters(folder.absolute(), progress, every=_REPORT_SECONDS)
+        meters = Meters(folder.absolute(), progress)
         return _run(ray, self, jobs, folder.absolute(), meters)
 
     def _check_resources(self) -> None:
@@ -218,7 +217,7 @@ class _Cluster:
             if task.begun is not None:
                 forget(path / ".lock", task.begun.host, task.begun.pid)
             error = kind(f"the task of {path} {what}; start again to resume it")
-            yield RunResult(name, path, error)
+            yield RunResult(name, error)
 
 
 def _first_line(error: Exception | None) -> str:

@@ -46,14 +46,14 @@ def do_job(job: Job, folder: Path, *, device: str, threads: int) -> Iterator[Run
             for result in results:
                 error = result.error
                 if error is None and job.measures:
-                    error = error_of(measure, result.path)
+                    error = error_of(measure, folder / result.name)
                 del left[result.name]
-                yield RunResult(result.name, result.path, error)
+                yield RunResult(result.name, error)
         except InterruptedRunError:
             raise
         except AnchorInterpError as error:
             for name in left:
-                yield RunResult(name, folder / name, error)
+                yield RunResult(name, error)
 
 
 def _train(job: Job, folder: Path, device: str, threads: int) -> Generator[RunResult, None, None]:
@@ -65,7 +65,7 @@ def _train(job: Job, folder: Path, device: str, threads: int) -> Generator[RunRe
     else:
         ((name, config),) = job.configs.items()
         train(config, folder / name, device=device, threads=threads, quiet=True)
-        yield RunResult(name, folder / name, None)
+        yield RunResult(name, None)
 
 
 class _Reports(logging.Handler):

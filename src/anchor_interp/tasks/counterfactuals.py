@@ -22,6 +22,7 @@ from anchor_interp.tasks.anchor import AnchorTask, check_anchors
 from anchor_interp.tasks.examples import Examples, as_examples, as_integers
 from anchor_interp.tasks.functions import Ints, Pair
 from anchor_interp.tasks.hashing import below, nth_allowed, random_bits, random_choice
+from anchor_interp.tasks.rules import Keys
 from anchor_interp.tasks.sequences import (
     Place,
     Sequences,
@@ -29,7 +30,6 @@ from anchor_interp.tasks.sequences import (
     draw,
     draw_noise,
 )
-from anchor_interp.tasks.split import Keys
 
 Perturbation = Literal["key", "first", "second", "order", "noise"]
 """The one thing that differs. The last two are negative controls: ``order`` keeps the answer where

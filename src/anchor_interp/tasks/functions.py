@@ -41,7 +41,7 @@ class Affine:
 
     def __call__(self, x: Ints) -> Ints:
         """Apply the function to every element."""
-        x = _integers(x, "x")
+        x = _integers(x)
         if self.modulus is None:
             return self.mul * x + self.add
         return self.origin + (self.mul * (x - self.origin) + self.add) % self.modulus
@@ -69,7 +69,7 @@ class Table:
 
     def __call__(self, x: Ints) -> Ints:
         """Look up every element; ConfigError if one lies outside the table."""
-        x = _integers(x, "x")
+        x = _integers(x)
         index = x - self.first
         if ((index < 0) | (index >= len(self.values))).any():
             covered = f"{self.first} to {self.first + len(self.values) - 1}"
@@ -109,9 +109,9 @@ class Override:
         check_fields(self, "override")
 
 
-def _integers(values: Any, where: str) -> Ints:
+def _integers(x: Any) -> Ints:
     """Integers as a 64-bit array: sums of bytes would wrap around."""
-    array = np.asarray(values)
+    array = np.asarray(x)
     if array.dtype.kind not in "iu":
-        raise ConfigError(f"{where} is {shown(values)}; expected an array of integers")
+        raise ConfigError(f"x is {shown(x)}; expected an array of integers")
     return array.astype(np.int64, copy=False)

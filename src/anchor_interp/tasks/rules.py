@@ -8,7 +8,7 @@ import functools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Integer
@@ -25,9 +25,10 @@ from anchor_interp.tasks.functions import (
     Pair,
     Role,
 )
-from anchor_interp.tasks.split import Keys, SplitRule, on_side
 from anchor_interp.tasks.task import Task
 
+Keys = Literal["train", "test", "all"]
+"""A side of the split of keys."""
 _LOGGER = logging.getLogger(__name__)
 _MAX_ANCHORS = 16  # the index of an ordered pair is one byte
 
@@ -56,7 +57,7 @@ class AnchorRules:
     """Largest key and noise token (inclusive)."""
     length: int = bounded(9, low=3, high=MAX_TOKEN + 1)
     """Tokens per sequence."""
-    split: SplitRule = "key"
+    split: Literal["key", "every-position"] = "key"
     """What separates training from test data: ``key`` looks at the key alone (the released code);
     ``every-position`` also bans noise tokens x from every position i with x mod length == i in
     training sequences (complexity-control paper, appendix B)."""
@@ -222,9 +223,14 @@ class AnchorRules:
     def on_side(
         self, keys: Keys, positions: Integer[np.ndarray, " n"]
     ) -> Bool[np.ndarray, "n key"]:
-        """Whether each of the task's keys is on a side of the split at each position."""
-        checked(keys, Keys, "keys")
-        return on_side(keys, self.keys, positions, self.length)
+        """Whether each of the task's keys x is on a side of the split at each position p.
+
+        It is a test key where x mod length == p, and a training key elsewhere (both papers, data).
+        """
+        test = self.keys % self.length == positions[:, None]
+        sides = {"train": ~test, "test": test, "all": np.ones_like(test)}
+        mask: np.ndarray = sides[checked(keys, Keys, "keys")]
+        return mask
 
     def cells(self, keys: Keys) -> tuple[Ints, Ints]:
         """All positions (0 to length - 3) with their keys on one side of the split: two [cell]."""

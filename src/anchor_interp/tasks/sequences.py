@@ -15,11 +15,11 @@ from jaxtyping import Int64, Integer, UInt8, UInt64
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, digest, shown
+from anchor_interp.tasks.contract import MAX_EXAMPLES
 from anchor_interp.tasks.examples import Dataset, Examples
 from anchor_interp.tasks.functions import MAX_TOKEN, ROLES, Pair
 from anchor_interp.tasks.hashing import below, hash_counter, stream_key
-from anchor_interp.tasks.rules import AnchorRules, require_anchors
-from anchor_interp.tasks.split import Keys, noise_side
+from anchor_interp.tasks.rules import AnchorRules, Keys, require_anchors
 
 if TYPE_CHECKING:
     import torch
@@ -36,8 +36,6 @@ PROBE_POSITION = 2
 """The position of the key, 99, in :data:`PROBE_TOKENS`."""
 PROBE = Examples([PROBE_TOKENS], places={"key": 2, "first": 3, "second": 4})
 """The sequence of both papers' figures."""
-MAX_SEQUENCES = 1 << 31
-"""Most sequences of one request."""
 _CHUNK = 1 << 15
 _IN_A_ROW: tuple[Place, ...] = ("key", "first", "second")
 _COLUMNS = ("tokens", "targets", "key", "position", "pair", "role")
@@ -188,7 +186,7 @@ def draw(
 
     Pairs and (position, key) combinations are uniform; streams of one seed are independent.
     """
-    n = checked(n, int, "n", low=0, high=MAX_SEQUENCES)
+    n = checked(n, int, "n", low=0, high=MAX_EXAMPLES)
     hashing_key = stream_key(seed, stream)
     index = task.indices(pairs)
     position, key = task.cells(keys)
@@ -322,7 +320,8 @@ def _noise(
     task: AnchorRules, keys: Keys, hashing_key: np.uint64, counter: UInt64[np.ndarray, " n"]
 ) -> UInt8[np.ndarray, "n length"]:
     """A token for every position; the high and low half of a hash serve two positions."""
-    allowed = task.on_side(noise_side(task.split, keys), np.arange(task.length))
+    banned = task.split == "every-position" and keys == "train"  # no test key in noise
+    allowed = task.on_side("train" if banned else "all", np.arange(task.length))
     tokens, bits = np.empty((len(counter), task.length), np.uint8), counter
     for place in range(task.length):
         if place % 2 == 0:
