@@ -183,8 +183,9 @@ class Pages:
                 continue
             rows = self.data.get(name, [])
             alone = _own_seconds(rows)
+            open_ends = "unfitted" if "unfitted" in next(iter(rows), {}) else "censored"
             counts = [sum(row.get("rates", 1) for row in rows), len({row["seed"] for row in rows}),
-                      sum(row.get("unfitted", row["censored"]) for row in rows)]  # fmt: skip
+                      sum(row[open_ends] for row in rows)]  # fmt: skip
             lines.append([_study_link(name, name), study.title, *map(str, counts),
                           f"{len(rows) * mean(alone) / 60:.0f}" if alone else ""])  # fmt: skip
         if later:  # claims of the page have the rest
