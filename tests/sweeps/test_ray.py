@@ -106,7 +106,7 @@ def nodes() -> Iterator[Nodes]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_REPORT_SECONDS", 0.2)
+    monkeypatch.setattr(module, "_POLL_SECONDS", 0.2)
 
 
 @pytest.fixture(scope="module")
