@@ -56,7 +56,7 @@ CLAIMS = [
         "takes their place, composite minus symmetric runs",
         note="The figure has symmetric models alone, in which the change is 0.11. By itself that "
         "shows little: it is 0.30 in memorizing runs and 0.34 in composite ones, which tell the "
-        "orders apart. So composite runs are the contrast.", known=KNOWN),
+        "orders apart.", known=KNOWN),
 ]  # fmt: skip
 
 

@@ -137,6 +137,36 @@ def test_an_effect_does_not_rest_on_one_cluster() -> None:
     assert find_rise(two) is not None  # unequal, but two of each
 
 
+def test_an_effect_beside_other_settings_does_not_rest_on_one_cluster() -> None:
+    """In all other clusters the given setting determines the setting."""
+    x, given = [0, 0, 0, 1, 1, 1, 0, 1], np.array([[0, 0, 0, 1, 1, 1, 0, 0]], float).T
+    y = np.arange(8.0) ** 2
+    assert find_rise([stratum(x, y, [0, 1, 2, 3, 4, 5, 6, 6], given=given)]) is None
+    two = stratum([*x, 0, 1], np.arange(10.0) ** 2, [0, 1, 2, 3, 4, 5, 6, 6, 7, 7],
+                  given=np.vstack([given, [[0], [0]]]))  # fmt: skip
+    assert find_rise([two]) is not None
+
+
+def test_what_a_given_setting_takes_up_whole_counts_as_nothing() -> None:
+    """A dummy of one run removes it, whatever the size of the numbers."""
+    generator = np.random.default_rng(0)
+    x, y = 1e6 + generator.random(12), 1e6 + generator.random(12)
+    seeds = [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 5]
+    dummy = np.eye(12)[:, :1]
+    found = find_rise([stratum(x, y, seeds, given=dummy)])
+    without = find_rise([stratum(x[1:], y[1:], seeds[1:])])
+    assert found is not None
+    assert without is not None
+    span = np.ptp(x) / np.ptp(x[1:])
+    assert found.high - found.low == pytest.approx(span * (without.high - without.low), rel=1e-4)
+
+
+def test_rounding_takes_no_degree_of_freedom() -> None:
+    """Two clusters that both have both kinds leave one."""
+    x = [0, 0, 0, 1, 1, 1, 0, 0, 1, 1]
+    assert find_rise([stratum(x, np.arange(10.0) % 4, [0] * 6 + [1] * 4)]) is not None
+
+
 def test_groups_that_scatter_unequally_are_not_called_different(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -268,6 +268,7 @@ def score_circuit(
     Raises:
         ConfigError: as :func:`prune`, or a circuit that does not fit model and sequences.
     """
+    checked(bench, EdgeAblation, "bench")
     checked(n_subsets, int, "n_subsets", low=0)
     generator = np.random.default_rng(checked(seed, int, "seed", low=0))
     if not isinstance(circuit, Circuit):

@@ -38,6 +38,7 @@ Support = Literal[
     "not answerable here",
 ]  # fmt: skip
 LEVEL = 0.05  # largest p of an effect that is there
+_LEFT = 1e-6  # smaller shares are rounding
 _NAMED = 5  # runs that are left out for one reason
 
 
@@ -105,24 +106,29 @@ def find_rise(strata: Sequence[Stratum]) -> Estimate | None:
     x, y = (np.concatenate(column) for column in zip(*rests, strict=True))
     x /= span
     clusters = _numbered(strata)
+    places = np.array([clusters[c] for s in strata for c in s.clusters])
     together = np.zeros((len(x), len(clusters)))
-    together[np.arange(len(x)), [clusters[c] for s in strata for c in s.clusters]] = 1
-    if len(clusters) == len(x):
-        # HC3 divides a residual by 1 - h, the share of its own number that the fit does not take up
-        leverage = np.concatenate([(basis**2).sum(1) for basis in bases]) + x**2 / power
-        weights = x / np.maximum(1 - leverage, 1e-6)
+    together[np.arange(len(x)), places] = 1
+    alone = len(clusters) == len(x)
+    # Without a cluster the rest of x is shorter by x'u (HC3 or CR3 divide by what is left). Where
+    # next to nothing is left the setting varies through this cluster alone.
+    u = _beside_levels(x, bases, None if alone else places)
+    left = (power - (x * u) @ together) / power
+    if left.min() < _LEFT:
+        return None
+    weights = u / left[places]
+    if alone:
         df = float(len(x) - sum(basis.shape[1] for basis in bases) - 1)
     else:
-        weights = _alone(together, x, np.hstack([block_diag(*bases), x[:, None] / power**0.5]))
         df = _freedom(together * weights[:, None], x / math.sqrt(power), bases)
-    if df < 1 or (len(clusters) < len(x) and any(_rests_on(c, strata) for c in clusters)):
+    if df < 0.5:  # at least 1, but for rounding
         return None
     numbers = _in_other_orders(strata, [number for _, number in rests], bases)
     effects = numbers @ x / power  # [order]
     numbers -= np.outer(effects, x)  # residuals [order, run]
     numbers *= weights
     # the scores of a cluster add up before they are squared, so that its runs count as one
-    scores = numbers if len(clusters) == len(x) else numbers @ together
+    scores = numbers if alone else numbers @ together
     errors = np.linalg.norm(scores, axis=1) / power
     effect, error = float(effects[0]), float(errors[0])
     reach = student_quantile(df) * error
@@ -136,23 +142,21 @@ def find_rise(strata: Sequence[Stratum]) -> Estimate | None:
     return Estimate(effect, effect - reach, effect + reach, p, finds)
 
 
-def _rests_on(cluster: Hashable, strata: Sequence[Stratum]) -> bool:
-    """Whether the setting varies in no stratum without this cluster: its scatter is unknown."""
-    others = ({x for x, own in zip(s.x, s.clusters, strict=True) if own != cluster} for s in strata)
-    return max(map(len, others)) < 2
+def _beside_levels(x: Floats, bases: Sequence[Floats], places: Floats | None) -> Floats:
+    """x, divided by what levels and given settings leave of the numbers of its cluster: [run].
 
-
-def _alone(together: Floats, x: Floats, fit: Floats) -> Floats:
-    """x, divided by what the fit leaves of the numbers of a whole cluster (CR3): [run].
-
-    The fit's columns are orthonormal ([run, column]). What it takes up whole counts as nothing.
+    Each run is a cluster without ``places``. What they take up whole counts as nothing.
     """
-    weights = np.empty_like(x)
-    for cluster in together.T.astype(bool):
-        own = fit[cluster]
-        left = np.eye(len(own)) - own @ own.T
-        weights[cluster] = np.linalg.pinv(left, 1e-6, hermitian=True) @ x[cluster]
-    return weights
+    if places is None:
+        left = 1 - np.concatenate([(basis**2).sum(1) for basis in bases])
+        return np.where(left > _LEFT, x / np.maximum(left, _LEFT), 0)
+    fit, divided = block_diag(*bases), np.empty_like(x)
+    for place in range(places.max() + 1):
+        own = places == place
+        shares, turn = np.linalg.eigh(np.eye(own.sum()) - fit[own] @ fit[own].T)
+        parts = np.where(shares > _LEFT, turn.T @ x[own] / np.maximum(shares, _LEFT), 0)
+        divided[own] = turn @ parts
+    return divided
 
 
 def _freedom(scores: Floats, x: Floats, bases: Sequence[Floats]) -> float:
