@@ -13,6 +13,8 @@ from small_models import FEW_KEYS, random_model, small_exact
 from torch import Tensor, nn
 
 import anchor_interp as ai
+from anchor_interp._util.errors import HookError
+from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.interchange import random_subspace
 from anchor_interp.interventions.patching import PatchResult
 from anchor_interp.models.transformer_lens import HookedTransformer
@@ -112,7 +114,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "one layer twice": (lambda: ai.patch(
         changed(lambda m: m.blocks.__setitem__(1, m.blocks[0])), *PAIRS,
         [ai.Site("resid_post", 0, "key")], METRIC),
-        "layers share blocks.0.*; a hook acts in all: give each its own"),
+        "layers share blocks.0.*; copy.deepcopy one"),
     "one attention twice": (lambda: ai.attribute_logits(
         changed(lambda m: setattr(m.blocks[1], "attn", m.blocks[0].attn)), PAIRS[0]),
         "layers share blocks.0.attn"),
@@ -234,6 +236,35 @@ def test_a_run_with_other_code_is_edited(change: Callable[[Any], object]) -> Non
     run: Any = ai.load("tiny/inferential/1")
     change(run.transformer)
     assert run.is_edited
+
+
+def test_names_and_copies_edit_nothing() -> None:
+    run: Any = ai.load("tiny/inferential/1")
+    run.evaluate(n=10)  # which keeps a snapshot of the model's code
+    assert not copy.deepcopy(run).is_edited
+    run.transformer.cfg.model_name, run.transformer.note = "mine", print
+    assert not run.is_edited
+
+
+def test_a_hook_outside_of_shared_layers_is_recorded() -> None:
+    model: Any = copy.deepcopy(ai.load("tiny/inferential/1").transformer)
+    model.blocks[1].ln1 = model.blocks[0].ln1
+    model.setup()
+    tokens = torch.tensor([[1, 4, 99, 3, 4, 20, 21, 22, 23]])
+    assert set(activations(model, tokens, ["hook_embed"])) == {"hook_embed"}
+    with pytest.raises(HookError, match="layers share"):
+        activations(model, tokens, ["blocks.0.ln1.hook_scale"])
+
+
+def test_a_called_model_may_take_whole_batches_alone() -> None:
+    weights = torch.randn(20, 20, generator=torch.Generator().manual_seed(0))
+
+    def model(tokens: Tensor) -> Tensor:
+        assert len(tokens) == 2
+        return weights[tokens]
+
+    tokens = np.array([[3, 4, 5], [6, 7, 8]])
+    assert torch.equal(ai.last_logits(model, tokens), weights[[5, 8]])
 
 
 class Positions(nn.Module):

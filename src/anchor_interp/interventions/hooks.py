@@ -8,6 +8,7 @@ happens to broadcast, and returns cached activations that a later hook may still
 import contextlib
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -175,14 +176,14 @@ def recording(names: Iterable[str], into: dict[str, Tensor]) -> dict[str, Edit]:
 
 def _check_hooks(model: HookedTransformer, names: Iterable[str]) -> None:
     """Raise a HookError for a hook that the model lacks, that cannot fire or has two layers."""
-    parts = [x for block in model.blocks for x in block.modules() if hasattr(x, "fwd_hooks")]
-    if len(parts) > len(set(parts)) and not is_bridge(model):
-        to_do = "a hook acts in all: give each its own (copy.deepcopy) and call model.setup()"
-        raise HookError(f"layers share {max(parts, key=parts.count).name}; {to_do}")
+    parts = () if is_bridge(model) else [part for block in model.blocks for part in block.modules()]
+    twice = {part for part, n in Counter(parts).items() if n > 1}
     for name in names:
         if name not in model.hook_dict:
             close = suggestion(str(name), model.hook_dict)
             raise HookError(f"the model has no hook {shown(name)}{close}; see model.hook_dict")
+        if model.hook_dict[name] in twice:
+            raise HookError(f"layers share {name}; copy.deepcopy one, and call model.setup()")
         if model.cfg.attn_only and name.endswith((".hook_mlp_in", ".hook_mlp_out")):
             raise HookError(f"{name} never fires: the model has attention only, no MLPs")
         gate = _GATES.get(name.rpartition(".")[2])

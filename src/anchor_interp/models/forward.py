@@ -92,7 +92,7 @@ def _called(model: Any, examples: Examples) -> Float[Tensor, "batch *k d_vocab"]
         mask = torch.from_numpy(examples.attention_mask).to(tokens)
     elif not examples.inside[:, 0].all():
         warn_of_padding(examples.padding)
-    with raising(ConfigError, "the model refuses the tokens: ", of=IndexError):
+    with raising(ConfigError, "the model refuses the tokens: ", of=(IndexError, TypeError)):
         out = model(tokens, **({} if mask is None else _masked(model, mask)))
     logits = getattr(out, "logits", out)
     if tuple(getattr(logits, "shape", ()))[:-1] != tokens.shape:
@@ -121,12 +121,22 @@ def _check_alone(model: Any, examples: Examples, logits: Tensor) -> None:
     row = int((~inside.all(1) + (1 - inside[:, 0])).argmax())  # padding in front first
     at = (inside[row].cumsum() - 1)[examples.each_at[row]]
     again = Examples(tokens[row : row + 1, inside[row]], at=at[None])
-    own, alone = (x.cpu().double() for x in (logits[row], _called(model, again)[0]))
-    most = rounding(logits + 0.0, logits.dtype) * own.abs().amax() + own.std(correction=0) / 20
+    try:
+        answer = _called(model, again)
+    except Exception as error:
+        if inside[row].all():  # a model of whole batches
+            return
+        raise ConfigError(
+            f"row {row} without its padding: {error}; take rows of one length"
+        ) from error
+    own, alone = (x.cpu().double() for x in (logits[row], answer[0]))
+    weights = model.parameters() if isinstance(model, nn.Module) else ()
+    kinds = {x.dtype for x in (logits, *weights) if x.is_floating_point()}
+    coarse = max((torch.finfo(kind).eps for kind in kinds), default=0.0) ** 0.5
+    most = coarse * own.abs().amax() + own.std(correction=0) / 10
     if not (own - alone).abs().amax() <= most:
-        reason = "other rows, padding or chance (such as dropout) changed its logits"
-        expected = "expected model.eval(), and a model that heeds attention_mask and position_ids"
-        raise ConfigError(f"row {row} by itself has another answer: {reason}; {expected}")
+        why = "other rows, padding or chance change it (dropout, an unread mask, quantisation)"
+        raise ConfigError(f"row {row} by itself has another answer: {why}; call model.eval() first")
 
 
 def answer_logits(model: HookedTransformer, rows: Rows) -> Float[Tensor, "batch *k d_vocab"]:

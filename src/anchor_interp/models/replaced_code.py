@@ -72,16 +72,30 @@ def _is_replaced(name: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> 
     return old is not new and can_be_called and (name in _NAMES or name.startswith("__"))
 
 
+# Settings that say where a network is, what it is called or which hooks it has.
+_NO_CODE = ("device", "training", "use_", "model_name", "seed", "_compiled_call_impl")
+
+
 def are_built_alike(*networks: nn.Module) -> bool:
     """Whether two networks have the same parts, code and settings; weights may differ."""
 
     def kept(part: nn.Module) -> dict[str, Any]:
-        own = {**getattr(vars(part).get("cfg"), "__dict__", {}), **vars(part), "class": type(part)}
-        free = ("device", "training", "use_")  # where it is, and which hooks it has
-        return {name: value for name, value in own.items() if not name.startswith(free)
+        settings = getattr(vars(part).get("cfg"), "__dict__", {})
+        own = {"class": type(part)} | {
+            name: value for name, value in vars(part).items() if value is not None
+            if hasattr(type(part), name) or not name.startswith("_")
+        }  # fmt: skip
+        return {name: value for name, value in {**settings, **own}.items()
+                if not name.startswith(_NO_CODE)
                 if callable(value) or isinstance(value, bool | float | str | None)}  # fmt: skip
 
-    return is_library_whole() and operator.eq(*(list(map(kept, x.modules())) for x in networks))
+    def alike(one: nn.Module, two: nn.Module) -> bool:
+        a, b = kept(one), kept(two)
+        own = {name for name in a.keys() ^ b.keys() if hasattr(type(one), name)}
+        return not own and all(a[name] == b[name] for name in a.keys() & b.keys())
+
+    first, second = (list(network.modules()) for network in networks)
+    return is_library_whole() and len(first) == len(second) and all(map(alike, first, second))
 
 
 class Snapshot:
