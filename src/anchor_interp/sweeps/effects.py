@@ -111,12 +111,13 @@ def find_rise(strata: Sequence[Stratum]) -> Estimate | None:
     together[np.arange(len(x)), places] = 1
     alone = len(clusters) == len(x)
     # Without a cluster the rest of x is shorter by x'u (HC3 or CR3 divide by what is left). Where
-    # next to nothing is left the setting varies through this cluster alone.
+    # next to nothing is left the setting varies through this cluster alone; a run by itself that
+    # the line goes through has no residual.
     u = _beside_levels(x, bases, None if alone else places)
     left = (power - (x * u) @ together) / power
-    if left.min() < _LEFT:
+    if not alone and left.min() < _LEFT:
         return None
-    weights = u / left[places]
+    weights = u / np.maximum(left, _LEFT)[places]
     if alone:
         df = float(len(x) - sum(basis.shape[1] for basis in bases) - 1)
     else:
