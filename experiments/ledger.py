@@ -263,7 +263,7 @@ class Pages:
             rows = [row for row in rows if str(row[name]) in values.split(",")]
         if column is None:  # a count
             return str(len(rows))
-        return f"{_SUMMARIES[summary]([v for r in rows if (v := r[column]) is not None]):.2f}"
+        return f"{_SUMMARIES[summary]([v for r in rows if (v := r.get(column)) is not None]):.2f}"
 
 
 def routed(data: Data) -> list[Row]:
