@@ -26,7 +26,7 @@ from studies import Data
 
 PHASES = ("memorizing", "composite", "symmetric", "inferential")
 SMALL = "#0072B2"
-GROUPS = ("#E69F00", SMALL, "#009E73", "#CC79A7")
+GROUPS = ("#E69F00", SMALL, "#009E73", "#CC79A7", "#D55E00", "#56B4E9")
 HOLLOW = Line2D(
     [], [], label="never came there (hollow)", marker="o", ls="none", color=INK, mfc="none"
 )
@@ -164,7 +164,7 @@ def strips(
     heads = heads or list(dict.fromkeys(name.split("\n")[0] for name in groups))
     with panel(0.9 + 1.0 * len(groups), 3.2) as (figure, axes):
         for place, (name, values) in enumerate(groups.items()):
-            colour = GROUPS[heads.index(name.split("\n")[0]) % 4]
+            colour = GROUPS[heads.index(name.split("\n")[0]) % len(GROUPS)]
             strip(axes, place, values, colour, hollow=(hollow or {}).get(name, ()))
         if reference is None:
             axes.set_yscale("log")

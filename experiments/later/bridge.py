@@ -94,7 +94,8 @@ def draw(data: Data) -> Panels:
     far = data.rows("far")
     found = {name: values_of(filter(among(condition, name), far), "ood_accuracy")
              for name in FAR}  # fmt: skip
-    drawn = strips(found, "OOD accuracy", reference=0.5, shares=True)
+    heads = list(CONDITIONS | FAR)  # a colour a condition in every panel
+    drawn = strips(found, "OOD accuracy", reference=0.5, shares=True, heads=heads)
     return [*panels, [("gamma 0.7, weight decay 0.01, other seeds", drawn)]]
 
 

@@ -160,6 +160,8 @@ CLAIMS = [
 
 def draw(data: Data) -> Panels:
     """OOD accuracy by arm and by onset, a panel a gamma."""
+    studies = {"windows": ("by quarter", arm), "onsets": ("by onset", onset),
+               "edge": ("by onset, closer", onset)}  # fmt: skip
     decays = {"none": LITTLE, "equal sum": EQUAL, "throughout": MUCH}
     names = {
         "windows": {name: f"decay {decays[name]:.2g}\nthroughout" if name in decays
@@ -169,12 +171,12 @@ def draw(data: Data) -> Panels:
     }  # fmt: skip
     heads = [f"decay {decay:.2g}" for decay in decays.values()]
     panels = []
-    for study, of in {"windows": arm, "onsets": onset, "edge": onset}.items():
+    for study, (what, of) in studies.items():
         for (gamma,), rows in grouped(data.rows(study), ("gamma",)).items():
             found = {name: values_of(filter(among(of, place), rows), "ood_accuracy")
                      for place, name in names[study].items()}  # fmt: skip
             drawn = strips(found, "OOD accuracy", reference=0.5, shares=True, heads=heads)
-            panels.append([(f"gamma {gamma:g}", drawn)])
+            panels.append([(f"gamma {gamma:g}, {what}", drawn)])
     return panels
 
 

@@ -63,8 +63,9 @@ def setting(row: Row) -> str:
 def draw(data: Data) -> Panels:
     """The steps of both in every run, and the log ratio by setting."""
     rows = data.rows("routes-first")
-    found = {name.replace(", ", "\n"): values_of(filter(among(setting, name), rows), lead)
-             for name in SETTINGS}  # fmt: skip
+    names = {name: name.replace(" seq", "\nseq").replace(", 4", ",\n4") for name in SETTINGS}
+    found = {shown: values_of(filter(among(setting, name), rows), lead)
+             for name, shown in names.items()}  # fmt: skip
     return [
         [("steps at which both pass one half", both(rows)),
          ("ln(answers / route)", strips(found, "log ratio", reference=0))],
