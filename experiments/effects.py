@@ -18,7 +18,7 @@ cannot go below 2 / 2^n. The interval of a mean is Student's, that of a differen
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
@@ -221,20 +221,23 @@ class Difference(Effect):
 
 @dataclass(frozen=True)
 class Mean(Effect):
-    """The mean of a number over runs, above a ``reference`` (Student's interval, sign flips)."""
+    """The mean of a number over runs, above a ``reference`` (:func:`against_zero`)."""
 
     of: Number
     only: Test = lambda _: True
     reference: float = 0.0
     is_margin: bool = False  # a margin to a limit
+    cluster: tuple[str, ...] = field(default=("seed",), kw_only=True)
 
     def measure(self, rows: Rows) -> Finding:
         """See the class."""
         samples, censored = self.samples(rows, self.of, self.only)
         if problem := self.unanswerable(*samples):
             return finding_of(samples, censored, problem="not answerable here", note=problem)
+        together = [(0, _together(row, self.cluster)) for row in samples[0]]
         values = values_of(samples[0], self.of)
-        found = against_zero(values, self.reference) if len(values) > 1 else None
+        several = len({*together}) > 1
+        found = against_zero(values, self.reference, clusters=together) if several else None
         return finding_of(samples, censored, found, is_margin=self.is_margin)
 
 
@@ -299,46 +302,32 @@ class Alike(Effect):
     ``of`` is a logarithm. A run's distance is that to the mean of the other runs of its phase and
     stratum, whose settings are others; the effect is the logarithm of ``factor`` minus the mean
     distance. Below 0 the number changes more than that. Each phase counts alike. A phase of a
-    stratum counts if it has five runs. For p, margins change sign; the interval is Student's, with
-    Welch's degrees of freedom.
+    stratum counts if it has five runs.
     """
 
     of: Number
     factor: float
+    cluster: tuple[str, ...] = field(default=("seed",), kw_only=True)
 
     def measure(self, rows: Rows) -> Finding:
         """See the class."""
         (sample,), censored = self.samples(rows, self.of, lambda _: True)
-        margins, runs = defaultdict[Any, list[float]](list), defaultdict[Any, list[Row]](list)
-        size = 0.0
+        margins, together = list[float](), list[tuple[Any, Any]]()
+        runs, size = defaultdict[Any, list[Row]](list), 0.0
         for (phase, *_), group in grouped(sample, ("phase", *self.within)).items():
             if len(group) >= FEWEST:
                 logs = np.array(values_of(group, self.of))
                 others = (logs.sum() - logs) / (len(logs) - 1)
                 size = max(size, largest(logs))
-                margins[phase] += [*(math.log(self.factor) - np.abs(logs - others))]
+                margins += [*(math.log(self.factor) - np.abs(logs - others))]
+                together += [(phase, _together(row, self.cluster)) for row in group]
                 runs[phase] += group
         if not margins:
             note = f"no phase has {FEWEST} runs in a task and layout"
             return finding_of([sample], censored, problem="nothing comparable", note=note)
-        found = _mean_of_means([*margins.values()], size)
+        several = min(Counter(phase for phase, _ in {*together}).values()) > 1
+        found = against_zero(margins, clusters=together, size=size) if several else None
         return finding_of([*runs.values()], censored, found, is_margin=True)
-
-
-def _mean_of_means(groups: Sequence[Sequence[float]], size: float) -> Estimate:
-    """The mean over groups of their means, with Welch's interval and the p of sign flips.
-
-    ``size`` is the largest number that the values were computed from.
-    """
-    weighted = [np.array(group) / (len(group) * len(groups)) for group in groups]
-    effect = float(sum(values.sum() for values in weighted))
-    variances = np.array([len(values) * values.var(ddof=1) for values in weighted])
-    error, freedom = math.sqrt(variances.sum()), [len(values) - 1 for values in weighted]
-    df = error**4 / (variances**2 / freedom).sum() if error else sum(freedom)
-    together = np.concatenate(weighted)
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], (DRAWN, len(together)))
-    p = permutation_p(abs(effect), np.abs(signs @ together), exact=False, size=size)
-    return estimate(effect, error, df, p)
 
 
 def equal(**wanted: Any) -> Test:
@@ -423,23 +412,49 @@ def finding_of(
     return Finding(tuple(map(len, samples)), seeds, censored, found, runs, **more)
 
 
-def against_zero(values: Sequence[float] | Floats, reference: float = 0.0) -> Estimate:
-    """The mean of two values or more less a reference, with a sign-flip test.
+def against_zero(
+    values: Sequence[float] | Floats,
+    reference: float = 0.0,
+    *,
+    clusters: Sequence[tuple[Any, Any]] = (),
+    size: float = 0.0,
+) -> Estimate:
+    """The mean over kinds of the means of their values, less a reference, with a sign-flip test.
 
-    Each value stands for an independent run.
+    ``clusters`` has the kind of each value, and in it what the value shares with others, such as
+    the seed; without it each of two values or more is an independent run. A cluster counts as one:
+    for p it changes sign as a whole, and the interval corrects its residuals together (CR3, as a
+    jackknife; Student's where each has one value). Over kinds the degrees of freedom are Welch's.
+    ``size`` is the largest number that the values were computed from, if larger than they are.
     """
-    given = np.asarray(values, dtype=float)
-    sample, n = given - reference, len(given)
-    scale = largest(sample) or 1.0
-    if exact := 2**n <= EXACT_UP_TO:
-        signs = 1 - 2 * (np.arange(2**n)[:, None] >> np.arange(n)[::-1] & 1)
+    given, kinds = np.asarray(values, dtype=float), defaultdict[Any, dict[Any, list[float]]](dict)
+    for (kind, name), value in zip(
+        clusters or [(0, i) for i in range(len(given))], given, strict=True
+    ):
+        kinds[kind].setdefault(name, []).append(float(value))
+    parts, variances, freedom = list[float](), list[float](), list[float]()
+    for each in kinds.values():
+        n, sums = (np.array([*map(of, each.values())], float) for of in (len, sum))
+        weight, left = 1 / (n.sum() * len(kinds)), 1 - n / n.sum()
+        parts += [*(weight * (sums - reference * n))]
+        scores = weight * (sums - n * sums.sum() / n.sum()) / left
+        shared = (np.diag(n) - np.outer(n, n) / n.sum()) / np.outer(left, left)
+        variances.append((1 - 1 / len(n)) * float(scores @ scores))
+        freedom.append(float(np.trace(shared) ** 2 / (shared**2).sum()))
+    error = math.sqrt(sum(variances))
+    welch = error**4 / (np.array(variances) ** 2 / freedom).sum() if error else sum(freedom)
+    together = np.array(parts)
+    if exact := 2 ** len(together) <= EXACT_UP_TO:
+        count = np.arange(2 ** len(together))[:, None]
+        signs = 1 - 2 * (count >> np.arange(len(together))[::-1] & 1)
     else:
-        drawn = np.tile([1, -1], (DRAWN, n, 1))
+        drawn = np.tile([1, -1], (DRAWN, len(together), 1))
         signs = np.random.default_rng(0).permuted(drawn, axis=-1)[..., 0]
-    sizes = np.abs((np.vstack([np.ones(n), signs]) * (sample / scale)).mean(1))
-    size = max(largest(given), abs(reference)) / scale
+    scale = largest(together) or 1.0
+    sizes = np.abs((np.vstack([np.ones(len(together)), signs]) * (together / scale)).mean(1))
+    size = max(size, largest(given), abs(reference)) / (scale * len(given))
     p = permutation_p(float(sizes[0]), sizes[1:], exact=exact, size=size)
-    return estimate(float(sample.mean()), stats.spread_of(given) / math.sqrt(n), n - 1, p)
+    return estimate(float(together.sum()), error, welch, p)
 
 
 def two_samples(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> Estimate:

@@ -103,7 +103,7 @@ class Pages:
         ours = sum(claim.ours for claim in here)
         follow = sum(bool(claim.follows) for claim in here)
         return (
-            f"{len(here)} claims. {len(here) - ours} are the papers': "
+            f"{len(here)} claims. {len(here) - ours - follow} are the papers': "
             f"{counted(False)}. {follow} more can hardly fail, and no count has them.\n\n"
             f"{ours} are ours: {counted(True)}. {len(archived())} others are "
             "[archived](../experiments/archive.csv) with their last results.\n"

@@ -45,15 +45,19 @@ def two_parts(seed: int) -> AnchorTask:
     )  # fmt: skip
 
 
-def _memory() -> list[Grid]:
+def _memory(seeds: range, gammas: tuple[float, ...]) -> list[Grid]:
     start = preset("tiny", steps=4_000, lr_end=1e-3, warmup=200 / 4_000)
     start = override(start, eval_every=1_000, checkpoint_every=100)
-    gammas = {"gamma": (*LARGE, 0.6, *SMALL)}
-    return [Grid(override(start, task=two_parts(seed)), gammas, seeds=(seed,))
-            for seed in range(1110, 1115)]  # fmt: skip
+    return [Grid(override(start, task=two_parts(seed)), {"gamma": gammas}, seeds=(seed,))
+            for seed in seeds]  # fmt: skip
 
 
-RUNS = {"memory": Study("a reasoning and a memory part", _memory, ("parts",))}
+RUNS = {
+    "memory": Study("a reasoning and a memory part", lambda: _memory(
+        range(1110, 1115), (*LARGE, 0.6, *SMALL)), ("parts",)),
+    "memory-again": Study("a reasoning and a memory part, small weights", lambda: _memory(
+        range(1170, 1178), SMALL), ("parts",)),
+}  # fmt: skip
 
 
 def lead(row: Row) -> float | None:

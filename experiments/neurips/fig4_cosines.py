@@ -49,7 +49,7 @@ CLAIMS = [
         statistic="mean raw cosine of X_ao L1 at the last position between equal answers of "
         "different pairs, inferential minus symmetric runs",
         note="Judged on narrow models (width 64 to 128), whose inferential runs mostly start from "
-        "large weights: 16 of 19 have a gamma below 0.5, and the three others have 0.88 to 0.92. "
+        "large weights: 16 of 19 have a gamma below 0.5; the others have cosines of 0.88 to 0.92. "
         "The mean of all is 0.76, that of 96 symmetric runs 0.69. Two models of width 400 differ "
         "more (docs/evidence/wide.md). Of (3, 3) with (2, 2) and of (1, 2) with (1, 3) alone, as "
         "in the two halves of the figure, the difference is +0.06 [-0.10, 0.22] in settings-post.",

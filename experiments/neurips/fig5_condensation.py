@@ -43,15 +43,6 @@ _UNTIL_FITTED = (
     "runs from small weights look alike."
 )
 CLAIMS = [
-    Claim("n53-condensation", "smaller weights: more parallel neurons (condensation)",
-        over_gamma("condensation", IN_NEURIPS), least=0.3, source="N 5.3, figure 5a, 5b",
-        quote="(a) Inferential solution with small initialization. (b) Symmetric solution with "
-        "large initialization.",
-        statistic="Spearman's correlation of gamma with the mean |cosine| between neurons, fitted "
-        "runs",
-        note="The text ties condensation to the solution, which n53-condensation-phase judges; "
-        "the captions tie both to the initialisation. Half of these runs have a gamma of their "
-        "own for W_Q and W_K.", known=KNOWN),
     Claim("n53-order", "smaller weights: numbers more in order",
         over_gamma("embedding_smooth", IN_NEURIPS), least=0.3, source="N 5.3, figure 5c, 5d",
         quote="for small initialization scales (Fig. 5(c)), we observe a clear ordinal structure "
