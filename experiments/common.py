@@ -136,12 +136,12 @@ def montage(panels: Panels) -> bytes:
     """A figure of rows of panels with their titles, as PNG."""
     rows = []
     for row in panels:
-        images = []
+        images, lines = [], 1 + max(title.count("\n") for title, _ in row)
         for title, figure in row:
             image = _pixels(figure)
-            heading = Figure(figsize=(image.shape[1] / DPI, 0.3))
-            heading.text(0.5, 0.4, title, ha="center", va="center", fontsize=11)
-            images.append(np.vstack([_padded(_pixels(heading), 33, image.shape[1]), image]))
+            heading = Figure(figsize=(image.shape[1] / DPI, 0.3 * lines))
+            heading.text(0.5, 0.45, title, ha="center", va="center", fontsize=11)
+            images.append(np.vstack([_padded(_pixels(heading), 33 * lines, image.shape[1]), image]))
         height = max(map(len, images))
         rows.append(np.hstack([_padded(image, height, image.shape[1]) for image in images]))
     width = max(row.shape[1] for row in rows)

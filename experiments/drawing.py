@@ -34,10 +34,10 @@ _TASKS = {"complexity-control": "complexity control", "neurips": "NeurIPS"}
 
 
 def titled(run: Run) -> str:
-    """A run's phase, gamma and layout."""
-    config = run.config
-    layout = f"{config.model.n_layers} layers, {getattr(config.model, 'normalization', 'no')}"
-    return f"{run.phase}, gamma {config.init.gamma:.2g} ({layout})"
+    """A run's phase and gamma, and in a second line its shape."""
+    model = run.config.model
+    shape = f"width {model.width}, {model.n_layers} layers, {getattr(model, 'normalization', 'no')}"
+    return f"{run.phase}, gamma {run.config.init.gamma:.2g}\n{shape}"
 
 
 def condensed(run: Run) -> Figure:
@@ -84,14 +84,14 @@ def embedded_numbers(structure: EmbeddingStructure, keys: Sequence[int]) -> Figu
 def at_width(data: Data, **numbers: str) -> list[list[tuple[str, Figure]]]:
     """Numbers of all runs of width 400, by phase; none beside the user's runs."""
     rows = [] if data.own else data.rows("solutions")
-    return [[("width 400, every run", by_phase(rows, numbers, strata=False))]] if rows else []
+    return [[("width 400, runs by phase", by_phase(rows, numbers, strata=False))]] if rows else []
 
 
 def every_run(data: Data, **numbers: str) -> list[list[tuple[str, Figure]]]:
     """Numbers of all runs of random settings, by task and layout; none beside the user's runs."""
     if data.own:
         return []
-    return [[("random settings, every run", by_phase(data.rows(*RANDOM), numbers))]]
+    return [[("random settings, runs by phase", by_phase(data.rows(*RANDOM), numbers))]]
 
 
 def by_phase(rows: Rows, numbers: Mapping[str, str], *, strata: bool = True) -> Figure:

@@ -138,7 +138,7 @@ class Pages:
         return (
             f"## {title}\n\n{about.replace('``', '`').replace('*', chr(92) + '*')}\n\n"
             f"[Figure](../figures/papers/{name}.png), [script](../experiments/{name}.py); "
-            f"runs: {runs}.\n\n{table(head, lines) if claims else ''}"
+            f"judged on: {runs}.\n\n{table(head, lines) if claims else ''}"
         )
 
     def _line(self, claim: Claim) -> list[str]:

@@ -71,7 +71,7 @@ def post_runs(data: Data, **numbers: str) -> list[list[tuple[str, Figure]]]:
     if data.own:
         return []
     rows = [row for row in data.rows(*POST) if IN_CONTROL(row) and row["status"] == "done"]
-    return [[("random settings, every run", by_phase(rows, numbers))]]
+    return [[("random settings, runs by phase", by_phase(rows, numbers))]]
 
 
 def span(values: Sequence[float]) -> str:

@@ -151,7 +151,7 @@ def draw(data: Data) -> Panels:
         *panels,
         *post_runs(data, **numbers),
         [("(C) stable rank, pre-LayerNorm", rank_map(plane(data), "stable_rank")),
-         ("every run of this grid", ranks)],
+         ("runs of this grid by phase", ranks)],
         [(title, strips({f"step {n}": values_of(filter(anchors, found), f"step_z_{n}")
                          for n in (2, 3, 4, 5)}, "closeness beyond smooth (z)", reference=0))
          for title, anchors in steps],

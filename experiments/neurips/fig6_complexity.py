@@ -95,7 +95,7 @@ CLAIMS = [
             runs=("complexity-post",), is_margin=True, **_STEPS),
         note="They need 1.46 times as many steps with six broken groups. Of narrow models with "
         "gamma 0.40 to 0.50, 20 of 39 are symmetric. At gamma 0.7, where 31 of 41 are, both depths "
-        "have -0.30 [-0.58, -0.02], two layers alone -0.13 [-0.30, 0.05]."),
+        "have -0.30 [-0.56, -0.04], two layers alone -0.13 [-0.31, 0.05]."),
 ]  # fmt: skip
 
 
