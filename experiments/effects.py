@@ -12,7 +12,8 @@ chance; a number that most runs of a kind never reach (``bounds``) is a bound.
 
 Trends and lines are those of :mod:`anchor_interp.sweeps.effects`; here stand means, which are
 tested exactly where there are few runs: all relabellings are tried, so a sign-flip test of n runs
-cannot go below 2 / 2^n. The interval of a mean is Student's, that of a difference Welch's.
+cannot go below 2 / 2^n. The interval of a difference is Welch's. In means the runs of a seed count
+as one, and so they do in strata where ``cluster`` says it.
 """
 
 import itertools
