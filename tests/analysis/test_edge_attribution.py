@@ -294,31 +294,6 @@ def test_a_curve_has_random_circuits_of_equal_size() -> None:
     assert (bench.faithfulness(pruned.edges[None]) >= 0.9).all()
 
 
-def test_masked_padding_changes_no_score() -> None:
-    """Nor what a circuit answers."""
-    model, n = random_model("pre", n_layers=2, n_heads=4), POS - 1
-    short: Any = [ai.Examples(e.tokens[:, :n], e.answers) for e in (CLEAN, CORRUPTED)]
-    fill = np.full((N, 1), 7)
-    padded: Any = [
-        ai.Examples(
-            np.hstack([fill, e.tokens]), e.answers,
-            attention_mask=np.hstack([0 * fill, np.ones((N, n), np.int64)]),
-        )
-        for e in short
-    ]  # fmt: skip
-    found, expected = (
-        ai.edge_attribution(model, one, other, METRIC).scores for one, other in (padded, short)
-    )
-    np.testing.assert_allclose(found, expected, atol=1e-12)
-    benches = [
-        ai.EdgeAblation(model, one, references=other, parts="residual edges")
-        for one, other in (padded, short)
-    ]
-    cut = benches[0].reachable & (np.random.default_rng(2).random(found.shape) < 0.5)
-    one, other = (each.measure(cut[None]) for each in benches)
-    np.testing.assert_allclose(one, other, atol=1e-12)
-
-
 def test_a_divergence_has_no_gradient_in_the_clean_run_and_one_along_the_path() -> None:
     model = random_model("pre", n_layers=2, n_heads=4)
     metric = ai.kl_divergence(model, CLEAN)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from in_process_engine import Here
 from short import SHORT
-from small_models import FEW_KEYS, random_model, small_exact
+from small_models import FEW_KEYS, small_exact
 
 import anchor_interp as ai
 from anchor_interp._util import progress
@@ -246,16 +246,6 @@ def _of_pair(
 
 
 @pytest.mark.usefixtures("evidence_alone")
-def test_another_seed_changes_little(
-    taken: dict[str, Fingerprint], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_OF_SEEN_PAIRS", [module._value])
-    again = fingerprint_model(small_exact("inferential", "post"), FEW_KEYS, seed=3)
-    assert again.value == pytest.approx(taken["inferential"].value, abs=0.1)
-    assert again.seed == 3
-
-
-@pytest.mark.usefixtures("evidence_alone")
 def test_a_model_of_one_layer_has_no_routes() -> None:
     task = ai.AnchorTask(anchors=(ai.Anchor(1, ai.Affine(add=5)), ai.Anchor(2, ai.Affine(add=1))))
     config = ai.preset("tiny", task=task, n_layers=1)
@@ -284,23 +274,6 @@ def test_the_memory_number_is_of_keys_that_training_has_elsewhere(
     first = fingerprint_model(model, task, training=other[other.position < 4], quiet=True).memory
     assert first is not None  # the key moves from one of the last positions to one of the first
     assert first != kept.memory
-
-
-@pytest.mark.usefixtures("evidence_alone")
-def test_a_model_that_answers_nothing_has_no_routes() -> None:
-    constant = random_model(n_layers=2)
-    constant.unembed.W_U.data.zero_()
-    found = fingerprint_model(constant, FEW_KEYS, quiet=True)
-    assert found.route_symmetric is found.route_gathered_margin is None
-
-
-def test_a_model_in_place_of_a_run_is_refused() -> None:
-    model: Any = small_exact("symmetric", "post")
-    nothing: Any = None
-    with pytest.raises(ConfigError, match="run is a model; fingerprint_model measures one"):
-        fingerprint(model)
-    with pytest.raises(ConfigError, match="task"):
-        fingerprint_model(model, nothing)
 
 
 @pytest.mark.usefixtures("evidence_alone")

@@ -19,7 +19,6 @@ from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import build_model
 from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.tasks.anchor import TASKS
-from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.sequences import draw
 
 TASK = TASKS["complexity-control"]
@@ -119,23 +118,6 @@ def test_chosen_answers_are_columns_of_all_answers() -> None:
     assert found.components == every.components
     rows = np.arange(len(answers))[:, None]
     np.testing.assert_array_equal(found.logits, every.logits[:, rows, answers])
-
-
-@pytest.mark.parametrize("normalization", LAYOUTS)
-def test_answers_are_read_at_any_position(normalization: Normalization) -> None:
-    """A causal model's logits at a position are the last ones of what comes before."""
-    built, at = model(normalization), np.array([4, 8, 5, 2, 6, 6])
-    wrong = (SEQUENCES.targets + 1) % 100
-    examples = Examples(SEQUENCES.tokens, SEQUENCES.targets, wrong, at=at)
-    found, lens = attribute_logits(built, examples), logit_lens(built, examples)
-    for row, position in enumerate(at):
-        before = SEQUENCES.tokens[row : row + 1, : position + 1]
-        answers = np.array([[SEQUENCES.targets[row], wrong[row]]])
-        alone = attribute_logits(built, before, answers)
-        np.testing.assert_allclose(found.logits[:, row], alone.logits[:, 0], atol=1e-10)
-        np.testing.assert_allclose(
-            lens.logits[:, row], logit_lens(built, before).logits[:, 0], atol=1e-10
-        )
 
 
 @pytest.mark.parametrize("normalization", LAYOUTS)

@@ -177,16 +177,6 @@ def test_each_tensor_is_what_its_reader_sees(normalization: Normalization) -> No
     np.testing.assert_allclose(state("X_do", 1) @ W_U + b_U, logits, atol=1e-12)
 
 
-def test_hooks_in_force_act_on_every_analysis() -> None:
-    """With the values of layer 1 zeroed nothing is parallel any more."""
-    model = known_model("inferential", "post")
-    free = value_similarity(model, SMALL, n_contexts=1)
-    with hooked(model, {"blocks.1.attn.hook_v": torch.zeros_like}):
-        zeroed = value_similarity(model, SMALL, n_contexts=1)
-    assert free.contrast.difference > 0.9
-    assert (zeroed.contrast.difference, zeroed.contrast.effect) == (0, None)
-
-
 @pytest.mark.parametrize(
     ("mechanism", "normalization"),
     [("symmetric", "post"), ("inferential", "pre"), ("lookup", "post")],
@@ -357,15 +347,6 @@ def test_smooth_keys_alone_have_no_contrast() -> None:
     found = contrast_of(np.eye(60)[VALUES][None])
     assert found.difference == pytest.approx(1, abs=0.1)
     assert found.p_value == 1 / 48
-
-
-def test_p_is_uniform_without_a_rule() -> None:
-    generator = np.random.default_rng(2)
-    p_values = np.array(
-        [contrast_of(generator.standard_normal((1, 4, 24, 5))).p_value for _ in range(200)]
-    )
-    for level in (1 / 12, 0.25, 0.5, 0.75):  # steps of 1/48, 200 draws scatter by 0.035
-        assert np.mean(p_values <= level) == pytest.approx(level, abs=0.1)
 
 
 def test_relabellings_are_drawn_if_there_are_too_many() -> None:

@@ -43,7 +43,7 @@ EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence" / "specimens.json"
 LOW = {"memory": 0.0, "exceptions": 0.0, "route_symmetric": 0.0, "virtual_rule": 0.0}
 
 
-def numbers(**changes: float | None) -> Fingerprint:
+def numbers(**changes: Any) -> Fingerprint:
     """A fingerprint of a trained lookup, with some numbers changed."""
     about = {"run_id": None, "step": None, "seed": 0}
     found = {**about, **dict.fromkeys(NUMBERS), **LOW, "route_gathered": 1.0, **changes}
@@ -55,6 +55,7 @@ def numbers(**changes: float | None) -> Fingerprint:
     ({"memory": 0.5}, "memorizing"),
     ({"train_accuracy": 0.89}, "undertrained"),
     ({"seen_train_keys": 0.89}, "undertrained"),
+    ({"seen_train_keys": 0.89, "shape": (2, 1, 400)}, "undertrained"),
     ({"train_accuracy": 1.0, "seen_train_keys": 0.1}, "composite"),
     ({"route_symmetric": 1.0}, "symmetric"),
     ({"virtual_rule": 0.5}, "inferential"),
@@ -70,7 +71,7 @@ def numbers(**changes: float | None) -> Fingerprint:
     ({"route_symmetric": None}, "unclear"),
     ({"route_symmetric": None, "memory": 0.5}, "memorizing"),  # decided before it is asked
 ])  # fmt: skip
-def test_the_rules(changes: dict[str, float | None], phase: str) -> None:
+def test_the_rules(changes: dict[str, Any], phase: str) -> None:
     found = verdict(numbers(**changes))
     assert found.phase == phase
     assert found.reason
@@ -128,26 +129,6 @@ def identity(model: HookedTransformer, at: int) -> HookedTransformer:
     return _made(model, weights, n_layers=model.cfg.n_layers + 1)
 
 
-def two_heads(model: HookedTransformer, dead: int) -> HookedTransformer:
-    """With a second head in each layer that writes nothing; ``dead`` is its place."""
-    weights = {}
-    for name, weight in _weights(model):
-        new = weight
-        if name.endswith(("W_Q", "W_K", "W_V", "W_O")):
-            noise = torch.randn_like(weight) if not name.endswith("W_O") else weight * 0
-            new = torch.cat([noise, weight] if dead == 0 else [weight, noise])
-        weights[name] = new
-    return _made(model, weights, n_heads=2)
-
-
-def rescaled(model: HookedTransformer) -> HookedTransformer:
-    """With weights whose products are the same; the MLPs have ReLU."""
-    factors = {"W_Q": 2.0, "W_K": 0.5, "W_V": 4.0, "W_O": 0.25, "W_in": 2.0, "W_out": 0.5}
-    return _made(
-        model, {name: w * factors.get(name.rpartition(".")[2], 1) for name, w in _weights(model)}
-    )
-
-
 def moved_logits(model: HookedTransformer) -> HookedTransformer:
     """With other logits of the anchors, which are never the largest."""
     weights = dict(_weights(model))
@@ -180,9 +161,6 @@ ATTACKS: dict[str, Callable[[HookedTransformer], HookedTransformer]] = {
     "identity before": lambda model: identity(model, 0),
     "identity between": lambda model: identity(model, 1),
     "identity after": lambda model: identity(model, 2),
-    "dead head": lambda model: two_heads(model, 1),
-    "permuted heads": lambda model: two_heads(model, 0),
-    "rescaled": rescaled,
     "moved logits": moved_logits,
 }
 QUICKEST, SLOW = ("moved logits", "lookup"), [pytest.mark.slow]
@@ -205,15 +183,6 @@ def test_an_edit_that_keeps_the_answers_keeps_the_verdict(
         assert getattr(after, name) == pytest.approx(getattr(before, name), abs=1e-3), name
     assert verdict(after).phase == verdict(before).phase
     assert verdict(after).phase in EXACT[mechanism]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("evidence_alone")
-def test_the_verdict_on_a_hand_set_post_layernorm_model() -> None:
-    """All three answer every sequence correctly: behaviour cannot tell them apart."""
-    for mechanism, right in EXACT.items():
-        found = verdict(fingerprint_model(small_exact(mechanism, "post"), FEW_KEYS, quiet=True))
-        assert found.phase in right
 
 
 @pytest.mark.usefixtures("evidence_alone")
@@ -320,17 +289,6 @@ def test_a_verdict_names_no_phase_where_judged_runs_are_seldom_right(
     assert verdict(replace(plain, shape=shape), {}).phase == phase
     own = {"virtual_rule": Line(0.1, 0.2, 0.3)}  # as fitted on models of that shape
     assert verdict(replace(plain, shape=shape), own) == verdict(plain, own)
-
-
-def test_an_untrained_model_of_any_shape_is_undertrained() -> None:
-    wide = replace(numbers(seen_train_keys=0.1), shape=(2, 1, 400))
-    assert verdict(wide).phase == "undertrained"
-
-
-def test_something_else_than_a_fingerprint_is_refused() -> None:
-    nothing: Any = "tiny/inferential/1"
-    with pytest.raises(ConfigError, match="expected a Fingerprint"):
-        verdict(nothing)
 
 
 def test_the_leaning_is_that_of_the_numbers_alone() -> None:
