@@ -36,35 +36,16 @@ def measured(
     key: float | None = 1.0,
 ) -> Evaluation:
     return Evaluation(
-        steps=1,
-        train_accuracy=train,
-        id_accuracy=seen,
-        ood_accuracy=ood,
-        symmetric_accuracy=symmetric,
-        commutativity=commutativity,
-        key_dependence=key,
-        pair_accuracy=(),
-        unseen=(),
-        cells=CellAccuracy(0.95, seen, ood, ood),
-        stable_rank=1.0,
-        stable_rank_at_init=None,
-        condensation=0.0,
-        condensation_at_init=None,
-        n=1,
-        seed=0,
-    )
+        steps=1, train_accuracy=train, id_accuracy=seen, ood_accuracy=ood,
+        symmetric_accuracy=symmetric, commutativity=commutativity, key_dependence=key,
+        pair_accuracy=(), unseen=(), cells=CellAccuracy(0.95, seen, ood, ood), stable_rank=1.0,
+        stable_rank_at_init=None, condensation=0.0, condensation_at_init=None, n=1, seed=0,
+    )  # fmt: skip
 
 
-@given(maybe, shares, maybe, maybe, maybe, maybe)
-def test_every_measurement_has_a_phase_and_a_reason(
-    train: float | None,
-    seen: float,
-    ood: float | None,
-    symmetric: float | None,
-    commutativity: float | None,
-    key: float | None,
-) -> None:
-    decision = decide(measured(train, seen, ood, symmetric, commutativity, key))
+@given(st.builds(measured, maybe, shares, maybe, maybe, maybe, maybe))
+def test_every_measurement_has_a_phase_and_a_reason(evaluation: Evaluation) -> None:
+    decision = decide(evaluation)
     assert decision.phase in typing.get_args(Phase)
     assert decision.reason
 

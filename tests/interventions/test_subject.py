@@ -16,14 +16,6 @@ from anchor_interp.interventions import virtual_anchors
 from anchor_interp.interventions.subject import Subject
 
 
-def test_a_subject_holds_what_it_was_given() -> None:
-    model, sequences = small_exact("symmetric", "post"), ai.sample(FEW_KEYS, "train", 5, seed=0)
-    subject = Subject(model, FEW_KEYS, training=sequences, seed=3)
-    assert subject.anchor_task is FEW_KEYS
-    assert subject.trained_on is not None
-    assert np.array_equal(subject.trained_on.last, sequences.targets)
-
-
 def test_a_subject_of_a_run_knows_its_training_and_its_first_model() -> None:
     run = ai.load("tiny/memorizing/1")
     subject = Subject.of_run(run, seed=2)
