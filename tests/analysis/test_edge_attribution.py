@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small_models import LAYOUTS, random_model, small_exact, with_offsets
+from small_models import LAYOUTS, lens_model, random_model, small_exact, with_offsets
 from torch import Tensor
 from twins import twins
 from versions import only_3
@@ -23,7 +22,6 @@ from anchor_interp.interventions.residual_edges import ResidualGraph
 from anchor_interp.models.exact import Normalization
 from anchor_interp.models.forward import answer_logits
 from anchor_interp.models.transformer import PostLNTransformer
-from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
 
 _GENERATOR = np.random.default_rng(0)
 N, POS = 5, 6
@@ -48,20 +46,7 @@ def model_of(kind: Any) -> Any:
     """A random model of 2 layers and 4 heads in float64."""
     if kind in ("pre", "post"):
         return with_offsets(random_model(kind, n_layers=2, n_heads=4))
-    settings = {"act_fn": "gelu", **OTHER_SHAPES[kind]}
-    cfg = HookedTransformerConfig(
-        n_layers=2, n_heads=4, d_model=16, d_head=4, d_mlp=12, d_vocab=100, n_ctx=POS, seed=None,
-        init_weights=False, device="cpu", dtype=torch.float64, **settings,
-    )  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-        model = HookedTransformer(cfg, move_to_device=False).eval()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            drawn = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
-            weight.copy_(drawn / 3 + name.endswith(".w"))
-    return model
+    return lens_model(d_vocab=100, n_ctx=POS, **OTHER_SHAPES[kind])
 
 
 def cache_of(model: Any, examples: ai.Examples) -> dict[str, Tensor]:

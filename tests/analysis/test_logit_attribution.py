@@ -7,7 +7,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from small_models import LAYOUTS, with_offsets
+from small_models import LAYOUTS, lens_model, with_offsets
 from versions import only_3
 
 from anchor_interp._util.errors import ConfigError
@@ -17,7 +17,7 @@ from anchor_interp.interventions.masks import mask_position
 from anchor_interp.models.exact import Mechanism, Normalization, exact_model
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import build_model
-from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
+from anchor_interp.models.transformer_lens import HookedTransformer
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.sequences import draw
 
@@ -162,7 +162,6 @@ def test_hand_set_models_answer_by_the_wired_components(
 
 
 @only_3
-@pytest.mark.filterwarnings("ignore:HookedTransformer is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -174,16 +173,7 @@ def test_hand_set_models_answer_by_the_wired_components(
     ],
 )
 def test_other_transformers(changes: dict[str, Any]) -> None:
-    arguments: dict[str, Any] = {
-        "d_mlp": 24,
-        "act_fn": "relu",
-        "device": "cpu",
-        "dtype": torch.float64,
-    } | changes
-    cfg = HookedTransformerConfig(
-        n_layers=2, n_heads=4, d_model=16, d_head=4, n_ctx=6, d_vocab=30, **arguments
-    )
-    built = HookedTransformer(cfg)
+    built = lens_model(d_vocab=30, n_ctx=6, **changes)
     tokens = torch.arange(12).reshape(2, 6)
     with torch.no_grad():
         expected = built(tokens)[:, -1].numpy()
@@ -193,7 +183,6 @@ def test_other_transformers(changes: dict[str, Any]) -> None:
 
 
 @only_3
-@pytest.mark.filterwarnings("ignore:HookedTransformer is deprecated:DeprecationWarning")
 def test_logits_that_are_not_the_sum_are_refused() -> None:
     built = model("pre")
     with (
@@ -206,11 +195,7 @@ def test_logits_that_are_not_the_sum_are_refused() -> None:
     edit = {"ln_final.hook_normalized": lambda normalized: normalized * 1.01}
     with pytest.raises(ConfigError, match="differ from the model's"), hooked(single, edit):
         attribute_logits(single, SEQUENCES.tokens)
-    cfg = HookedTransformerConfig(
-        n_layers=1, d_model=16, d_head=4, n_ctx=6, d_vocab=30, d_mlp=8, act_fn="relu",
-        device="cpu", output_logits_soft_cap=0.01,
-    )  # fmt: skip
-    capped = HookedTransformer(cfg)
+    capped = lens_model(d_vocab=30, n_ctx=6, output_logits_soft_cap=0.01)
     for analysis in (attribute_logits, logit_lens):
         with pytest.raises(ConfigError, match="does more than this analysis covers"):
             analysis(capped, torch.arange(12).reshape(2, 6))

@@ -3,7 +3,6 @@
 import html
 import json
 import re
-import warnings
 from collections.abc import Iterator
 from contextlib import redirect_stderr
 from dataclasses import replace
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 from quick_analysis import quick_parts
 from safetensors.torch import save_file
-from small_models import FEW_KEYS
+from small_models import FEW_KEYS, lens_model
 from watched_page import Watched
 
 from anchor_interp._util import progress
@@ -134,15 +133,7 @@ def test_the_page_of_a_model_of_one_layer_tells_what_is_left_out() -> None:
 def language_model() -> HookedTransformer:
     if not VERSION_3:
         pytest.skip("only TransformerLens 3 has such a model")
-    from anchor_interp.models.transformer_lens import HookedTransformerConfig
-
-    cfg = HookedTransformerConfig(
-        n_layers=2, d_model=24, n_heads=3, d_head=8, d_mlp=96, d_vocab=300, n_ctx=32,
-        act_fn="gelu_new", normalization_type="LN", device="cpu",
-    )  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return HookedTransformer(cfg)
+    return lens_model(n_heads=3, d_model=24, d_head=8, d_mlp=96, d_vocab=300, n_ctx=32)
 
 
 def test_only_the_complexity_of_weights_without_a_task_is_measured(

@@ -215,7 +215,6 @@ def test_layers_are_measured_as_matrices() -> None:
     ("fields", "message"),
     [
         ({"n_features": 12}, "model.n_features is 12; expected a multiple of 8"),
-        ({"d_image": 30}, "model.d_image is 30; expected a multiple of 4"),
         ({"d_told": (2, 0)}, r"model.d_told is \(2, 0\); expected the width of every attribute"),
     ],
 )

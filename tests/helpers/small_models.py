@@ -1,6 +1,8 @@
 """Small models: exact models of a task with few keys, and narrow random ones."""
 
+import warnings
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 from anchor_interp.models.exact import MECHANISMS, Mechanism, exact_answer, exact_model
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.models.transformer import HookedTransformer, build_model
+from anchor_interp.models.transformer_lens import HookedTransformerConfig
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.sequences import Sequences
 
@@ -51,6 +54,25 @@ def random_model(
         normalization=normalization, d_vocab=120, n_ctx=10, bias=True,
     )  # fmt: skip
     return build_model(shape, InitConfig(gamma=0.2), seed=seed, dtype=torch.float64)
+
+
+def lens_model(**settings: Any) -> HookedTransformer:
+    """A random model in float64 with TransformerLens's settings, also those that no run has."""
+    usual: dict[str, Any] = {
+        "n_layers": 2, "n_heads": 4, "d_model": 16, "d_head": 4, "d_mlp": 12, "d_vocab": 120,
+        "n_ctx": 10, "act_fn": "gelu", "normalization_type": "LN", "init_weights": False,
+        "seed": None, "device": "cpu", "dtype": torch.float64,
+    }  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        cfg = HookedTransformerConfig(**usual | settings)
+        model = HookedTransformer(cfg, move_to_device=False).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            drawn = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+            weight.copy_(drawn / 3 + name.endswith(".w"))
+    return model
 
 
 def with_offsets(model: HookedTransformer, *, seed: int = 1) -> HookedTransformer:

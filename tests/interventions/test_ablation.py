@@ -8,7 +8,7 @@ import pytest
 import torch
 from decoder import carry, decode
 from jaxtyping import Bool
-from small_models import FEW_KEYS, LAYOUTS, random_model, small_exact
+from small_models import FEW_KEYS, LAYOUTS, lens_model, random_model, small_exact
 from torch import Tensor
 from versions import only_3
 
@@ -98,14 +98,7 @@ def test_an_independent_forward_agrees(model: HookedTransformer, way: str) -> No
 
 @only_3
 def test_grouped_heads_share_their_values() -> None:
-    from anchor_interp.models.transformer_lens import HookedTransformerConfig
-
-    cfg = HookedTransformerConfig(
-        n_layers=2, d_model=16, n_ctx=9, d_head=4, n_heads=4, n_key_value_heads=2, d_mlp=8,
-        d_vocab=120, act_fn="relu", seed=0, device="cpu",
-    )  # fmt: skip
-    with pytest.warns(DeprecationWarning, match="HookedTransformer"):
-        model = HookedTransformer(cfg)
+    model = lens_model(n_key_value_heads=2)
     rows = rows_of(model, 5)
     before = model(rows)
     with ablate_edges(model, random_edges(model, 5, 0.4, 1), edge_outputs(model, rows)):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import LAYOUTS, random_model
+from small_models import LAYOUTS, lens_model, random_model
 from versions import only_3
 
 import anchor_interp as ai
@@ -58,20 +58,10 @@ def alone(examples: ai.Examples, row: int) -> ai.Examples:
 
 
 def rotary() -> HookedTransformer:
-    from transformer_lens import HookedTransformerConfig
-
-    config = HookedTransformerConfig(
-        n_layers=2, n_heads=2, d_model=16, d_head=8, d_mlp=12, d_vocab=120, n_ctx=10,
-        act_fn="gelu", normalization_type="RMS", positional_embedding_type="rotary",
-        n_key_value_heads=1, device="cpu", seed=None, dtype=torch.float64,
+    return lens_model(
+        n_heads=2, d_head=8, normalization_type="RMS", positional_embedding_type="rotary",
+        rotary_dim=8, n_key_value_heads=1,
     )  # fmt: skip
-    with pytest.warns(DeprecationWarning, match="HookedTransformer"):
-        model = HookedTransformer(config)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.copy_(torch.randn(weight.shape, generator=generator) / 2)
-    return model.eval()
 
 
 @pytest.fixture(params=[*LAYOUTS, pytest.param("rotary", marks=only_3)])

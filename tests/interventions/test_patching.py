@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from small_models import EACH_EXACT, LAYOUTS, random_model, small_exact
+from small_models import EACH_EXACT, LAYOUTS, lens_model, random_model, small_exact
 from torch import Tensor
 from transformer_lens import patching
 from twins import ratios, subset, twins
@@ -35,7 +34,7 @@ from anchor_interp.interventions.sites import (
 )
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
 from anchor_interp.models.transformer import token_rows
-from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
+from anchor_interp.models.transformer_lens import HookedTransformer
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.counterfactuals import ContrastPairs, Perturbation
 from anchor_interp.tasks.examples import Examples
@@ -322,13 +321,7 @@ def test_hooks_of_the_user_act_in_every_run_and_stay(model: HookedTransformer) -
 
 @only_3
 def test_grouped_heads_of_keys_and_values() -> None:
-    cfg = HookedTransformerConfig(
-        n_layers=1, n_heads=4, n_key_value_heads=2, d_model=16, d_head=4, attn_only=True,
-        d_vocab=120, n_ctx=9, normalization_type="LN", seed=0, device="cpu",
-    )  # fmt: skip
-    with warnings.catch_warnings(), torch.random.fork_rng():
-        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-        model = HookedTransformer(cfg, move_to_device=False).eval()
+    model = lens_model(n_layers=1, n_key_value_heads=2, attn_only=True)
     grid = site_grid(model, ["q", "k", "v", "z"], positions=("last",))
     heads = [sum(site.activation == name for site in grid) for name in ("q", "k", "v", "z")]
     assert heads == [4, 2, 2, 4]
