@@ -3,6 +3,7 @@
 Attacks by fine-tuning are in test_verdict_attacks.py.
 """
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -90,15 +91,10 @@ def test_a_verdict_names_a_phase_only_if_every_value_within_the_intervals_gives_
             reach = 0.1 if name != "exceptions" else 0.0
             low, high = values[name] - reach, values[name] + reach
             ends[name] = [0.0] * (low < line.end) + [1.0] * (high >= line.start)
-        phases = set[str]()
-        for memory in ends["memory"]:
-            for exceptions in ends["exceptions"]:
-                for symmetric in ends["route_symmetric"]:
-                    for gathered in ends["route_gathered"]:
-                        for rule in ends["virtual_rule"]:
-                            point = dict(zip(LINES, (memory, exceptions, symmetric, gathered, rule),
-                                             strict=True))  # fmt: skip
-                            phases |= set(_first(point))
+        points = itertools.product(*(ends[name] for name in LINES))
+        phases = {
+            phase for point in points for phase in _first(dict(zip(LINES, point, strict=True)))
+        }
         assert (found.phase in {"mixture", "unclear"}) == (len(phases) > 1)
         if len(phases) == 1:
             assert {found.phase} == phases

@@ -291,10 +291,7 @@ def test_a_grid_has_the_positions_of_the_examples() -> None:
 
 def test_an_answer_that_copies_the_label_is_exchanged() -> None:
     """The counterfactual is the source's answer in every row, and differs from the base's."""
-    base, source = (
-        ai.Examples(x.tokens, x.labels["a"], labels=x.labels, places=x.places)
-        for x in (sums(0), sums(1))
-    )
+    base, source = (replace(x, answers=x.labels["a"]) for x in (sums(0), sums(1)))
     pairs = ai.exchange_label(base, source, "a", lambda labels: labels["a"])
     apart = base.labels["a"] != source.labels["a"]
     assert (pairs.counterfactual == source.labels["a"][apart]).all()
@@ -342,6 +339,10 @@ def test_an_answer_that_copies_the_label_is_exchanged() -> None:
             lambda: patch_of(ai.Examples(CORRUPTED.tokens, WRONG + 90, at=AT)),
             "answers run from 120 to 124; the model's output tokens are 0 to 119",
         ),
+        (
+            lambda: ai.interchange(random_model(), exchanged(plus=120), ai.Site("z", 0)),
+            "answers run from 120 to 126; the model's output tokens are 0 to 119",
+        ),
         (lambda: ai.last_logits(random_model(), ai.Examples([[1]], [1], [-2])), "run from -2 to"),
     ],
 )
@@ -351,8 +352,9 @@ def test_what_does_not_fit_is_refused(
     assert_refused(make, message, monkeypatch)
 
 
-def exchanged() -> Any:
-    return ai.exchange_label(sums(0), sums(1), "a", add)
+def exchanged(plus: int = 0) -> Any:
+    pairs = ai.exchange_label(sums(0), sums(1), "a", add)
+    return replace(pairs, counterfactual=pairs.counterfactual + plus)
 
 
 def patch_of(corrupted: ai.Examples, metric: Any = None, sites: Any = None) -> PatchResult:
