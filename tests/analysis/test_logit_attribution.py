@@ -163,16 +163,13 @@ def test_hand_set_models_answer_by_the_wired_components(
 
 
 @only_3
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"normalization_type": "LNPre", "attn_only": True},
-        {"normalization_type": "RMS", "n_key_value_heads": 2, "gated_mlp": True},
-        {"normalization_type": "RMSPre", "positional_embedding_type": "rotary", "rotary_dim": 4},
-        {"normalization_type": None, "parallel_attn_mlp": True},
-        {"normalization_type": "LN", "d_vocab_out": 7},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {"normalization_type": "LNPre", "attn_only": True},
+    {"normalization_type": "RMS", "n_key_value_heads": 2, "gated_mlp": True},
+    {"normalization_type": "RMSPre", "positional_embedding_type": "rotary", "rotary_dim": 4},
+    {"normalization_type": None, "parallel_attn_mlp": True},
+    {"normalization_type": "LN", "d_vocab_out": 7},
+])  # fmt: skip
 def test_other_transformers(changes: dict[str, Any]) -> None:
     built = lens_model(d_vocab=30, n_ctx=6, **changes)
     tokens = torch.arange(12).reshape(2, 6)
@@ -202,14 +199,11 @@ def test_logits_that_are_not_the_sum_are_refused() -> None:
             analysis(capped, torch.arange(12).reshape(2, 6))
 
 
-@pytest.mark.parametrize(
-    ("answers", "message"),
-    [
-        (np.zeros((5, 1), int), r"shape \(5, 1\)"),
-        (np.full((6, 1), 300), "answers run from 300"),
-        (np.full((6, 2), -1), "answers run from -1"),
-    ],
-)
+@pytest.mark.parametrize(("answers", "message"), [
+    (np.zeros((5, 1), int), r"shape \(5, 1\)"),
+    (np.full((6, 1), 300), "answers run from 300"),
+    (np.full((6, 2), -1), "answers run from -1"),
+])  # fmt: skip
 def test_answers_that_do_not_exist_are_refused(
     answers: np.ndarray, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,15 +148,12 @@ SHORT = AnchorTask(key_max=31, length=3, unseen=())
 ALONE = AnchorTask(anchors=(Anchor(1, Affine(1)),), key_max=31, unseen=())
 
 
-@pytest.mark.parametrize(
-    ("change", "arguments", "message"),
-    [
-        ({"n_layers": 1}, {}, "1 layer; expected at least two"),
-        ({}, {"task": SHORT}, "4 anchors and length 3; expected at least 2 anchors"),
-        ({}, {"task": ALONE}, "1 anchors and length 9"),
-        ({}, {"n": 0}, "n is 0"),
-    ],
-)
+@pytest.mark.parametrize(("change", "arguments", "message"), [
+    ({"n_layers": 1}, {}, "1 layer; expected at least two"),
+    ({}, {"task": SHORT}, "4 anchors and length 3; expected at least 2 anchors"),
+    ({}, {"task": ALONE}, "1 anchors and length 9"),
+    ({}, {"n": 0}, "n is 0"),
+])  # fmt: skip
 def test_bad_input_is_refused(
     change: dict[str, Any], arguments: dict[str, Any], message: str
 ) -> None:

@@ -50,31 +50,28 @@ def test_every_measurement_has_a_phase_and_a_reason(evaluation: Evaluation) -> N
     assert decision.reason
 
 
-@pytest.mark.parametrize(
-    ("evaluation", "phase"),
-    [
-        (measured(train=0.899), "undertrained"),
-        (measured(train=0.899, ood=1.0), "undertrained"),
-        (measured(train=None, ood=0.6), "inferential"),
-        (measured(train=0.9, seen=0.899), "memorizing"),
-        (measured(seen=0.5, ood=0.5), "other"),
-        (measured(seen=0.9, ood=0.5), "inferential"),
-        (measured(ood=0.9, commutativity=1.0, symmetric=0.1), "inferential"),
-        # a task with a symmetric target
-        (measured(ood=0.1, symmetric=0.5, commutativity=0.1), "symmetric"),
-        (measured(ood=0.1, symmetric=0.49, commutativity=0.69), "composite"),
-        (measured(ood=0.1, symmetric=0.49, commutativity=0.99), "other"),
-        # a task without one
-        (measured(ood=0.49, commutativity=0.7), "symmetric"),
-        (measured(ood=0.49, commutativity=0.69), "composite"),
-        (measured(ood=0.0, commutativity=1.0, key=0.0), "other"),  # a constant answer
-        # a task whose only unseen pairs have equal anchors
-        (measured(ood=0.1, commutativity=None), "other"),
-        # a task without unseen pairs
-        (measured(ood=None, commutativity=None, key=None), "other"),
-        (measured(seen=0.2, ood=None, commutativity=None, key=None), "memorizing"),
-    ],
-)
+@pytest.mark.parametrize(("evaluation", "phase"), [
+    (measured(train=0.899), "undertrained"),
+    (measured(train=0.899, ood=1.0), "undertrained"),
+    (measured(train=None, ood=0.6), "inferential"),
+    (measured(train=0.9, seen=0.899), "memorizing"),
+    (measured(seen=0.5, ood=0.5), "other"),
+    (measured(seen=0.9, ood=0.5), "inferential"),
+    (measured(ood=0.9, commutativity=1.0, symmetric=0.1), "inferential"),
+    # a task with a symmetric target
+    (measured(ood=0.1, symmetric=0.5, commutativity=0.1), "symmetric"),
+    (measured(ood=0.1, symmetric=0.49, commutativity=0.69), "composite"),
+    (measured(ood=0.1, symmetric=0.49, commutativity=0.99), "other"),
+    # a task without one
+    (measured(ood=0.49, commutativity=0.7), "symmetric"),
+    (measured(ood=0.49, commutativity=0.69), "composite"),
+    (measured(ood=0.0, commutativity=1.0, key=0.0), "other"),  # a constant answer
+    # a task whose only unseen pairs have equal anchors
+    (measured(ood=0.1, commutativity=None), "other"),
+    # a task without unseen pairs
+    (measured(ood=None, commutativity=None, key=None), "other"),
+    (measured(seen=0.2, ood=None, commutativity=None, key=None), "memorizing"),
+])  # fmt: skip
 def test_each_rule_decides_at_its_threshold(evaluation: Evaluation, phase: Phase) -> None:
     assert classify(evaluation) == phase
 

@@ -190,16 +190,13 @@ def test_sweeps_train_runs_on_pictures(tmp_path: Path) -> None:
 NEEDS = "this needs a HookedTransformer; the run has a UNet, the network that its task brings"
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        analyze,
-        fingerprint,
-        lambda run: run.answer(["circle small red"]),
-        lambda run: run.export("never.safetensors"),
-        lambda run: run.transformer,
-    ],
-)
+@pytest.mark.parametrize("use", [
+    analyze,
+    fingerprint,
+    lambda run: run.answer(["circle small red"]),
+    lambda run: run.export("never.safetensors"),
+    lambda run: run.transformer,
+])  # fmt: skip
 def test_what_needs_a_transformer_refuses_in_one_line(
     done: Run, use: Callable[[Run], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

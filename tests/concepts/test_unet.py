@@ -196,13 +196,10 @@ def test_layers_are_measured_as_matrices() -> None:
     assert main_numbers(network)[0].stable_rank == pytest.approx(np.mean(ranks))
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"n_features": 12}, "model.n_features is 12; expected a multiple of 8"),
-        ({"d_told": (2, 0)}, r"model.d_told is \(2, 0\); expected the width of every attribute"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"n_features": 12}, "model.n_features is 12; expected a multiple of 8"),
+    ({"d_told": (2, 0)}, r"model.d_told is \(2, 0\); expected the width of every attribute"),
+])  # fmt: skip
 def test_a_wrong_shape_has_one_clear_line(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         UNetConfig(**fields)

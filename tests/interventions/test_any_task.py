@@ -301,51 +301,29 @@ def test_an_answer_that_copies_the_label_is_exchanged() -> None:
     assert not {"anchor_moved", "key_moved"} & set(result.to_frame())
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: ai.exchange_label(CLEAN, CLEAN, "a", lambda x: x["a"]),
-            "exchanging 'a' changes no answer; choose other sources",
-        ),
-        (
-            lambda: ai.exchange_label(sums(0), sums(1), "a", lambda x: x["a"]),
-            r"answer makes \d of the labels of row \d+, answered by \d$",
-        ),
-        (
-            lambda: ai.exchange_label(CLEAN, sums(1), "a", lambda x: x["a"]),
-            "5 base examples have 40 sources",
-        ),
-        (
-            lambda: patch_of(ai.Examples(CORRUPTED.tokens, WRONG)),
-            "'last' is elsewhere in 4 of 5 corrupted examples",
-        ),
-        (lambda: ai.mask_position(random_model(), CLEAN, "all"), "hide positions before it"),
-        (lambda: ai.mask_position(random_model(), CLEAN, 7), "position is 7 in row 1"),
-        (
-            lambda: patch_of(CORRUPTED, sites=ai.site_grid(random_model(), ["z"])),
-            r"called 'key'; known: verb, last; key, .* name yours \(site_grid: positions=",
-        ),
-        (
-            lambda: renamed_answers(cast(Any, 7), exchanged(), seed=0),
-            r"task, or all its answers \(range\(n\)\), has shape \(\)",
-        ),
-        (lambda: renamed_answers([1, 2], exchanged(), seed=0), "not among those to rename: give"),
-        (
-            lambda: accuracy(random_model(), cast(Any, CLEAN)),
-            "sequences is Examples: .* a Sequences",
-        ),
-        (
-            lambda: patch_of(ai.Examples(CORRUPTED.tokens, WRONG + 90, at=AT)),
-            "answers run from 120 to 124; the model's output tokens are 0 to 119",
-        ),
-        (
-            lambda: ai.interchange(random_model(), exchanged(plus=120), ai.Site("z", 0)),
-            "answers run from 120 to 126; the model's output tokens are 0 to 119",
-        ),
-        (lambda: ai.last_logits(random_model(), ai.Examples([[1]], [1], [-2])), "run from -2 to"),
-    ],
-)
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: ai.exchange_label(CLEAN, CLEAN, "a", lambda x: x["a"]),
+     "exchanging 'a' changes no answer; choose other sources"),
+    (lambda: ai.exchange_label(sums(0), sums(1), "a", lambda x: x["a"]),
+     r"answer makes \d of the labels of row \d+, answered by \d$"),
+    (lambda: ai.exchange_label(CLEAN, sums(1), "a", lambda x: x["a"]),
+     "5 base examples have 40 sources"),
+    (lambda: patch_of(ai.Examples(CORRUPTED.tokens, WRONG)),
+     "'last' is elsewhere in 4 of 5 corrupted examples"),
+    (lambda: ai.mask_position(random_model(), CLEAN, "all"), "hide positions before it"),
+    (lambda: ai.mask_position(random_model(), CLEAN, 7), "position is 7 in row 1"),
+    (lambda: patch_of(CORRUPTED, sites=ai.site_grid(random_model(), ["z"])),
+     r"called 'key'; known: verb, last; key, .* name yours \(site_grid: positions="),
+    (lambda: renamed_answers(cast(Any, 7), exchanged(), seed=0),
+     r"task, or all its answers \(range\(n\)\), has shape \(\)"),
+    (lambda: renamed_answers([1, 2], exchanged(), seed=0), "not among those to rename: give"),
+    (lambda: accuracy(random_model(), cast(Any, CLEAN)), "sequences is Examples: .* a Sequences"),
+    (lambda: patch_of(ai.Examples(CORRUPTED.tokens, WRONG + 90, at=AT)),
+     "answers run from 120 to 124; the model's output tokens are 0 to 119"),
+    (lambda: ai.interchange(random_model(), exchanged(plus=120), ai.Site("z", 0)),
+     "answers run from 120 to 126; the model's output tokens are 0 to 119"),
+    (lambda: ai.last_logits(random_model(), ai.Examples([[1]], [1], [-2])), "run from -2 to"),
+])  # fmt: skip
 def test_what_does_not_fit_is_refused(
     make: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
