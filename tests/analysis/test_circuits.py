@@ -11,7 +11,6 @@ from exact_edges import exact_edges
 from small_models import EACH_EXACT, FEW_KEYS, random_model, small_exact
 
 import anchor_interp
-from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.attention import attention_rollout
 from anchor_interp.analysis.circuits import Circuit, Performance, prune, score_circuit
@@ -209,19 +208,6 @@ def test_pruning_ends_with_its_time_and_says_so(
     assert sizes[-1] < sizes[0]
     with pytest.raises(ConfigError, match="max_seconds is -1"):
         prune(bench, max_seconds=-1)
-    assert capsys.readouterr().err == ""
-
-
-def test_long_pruning_reports_what_is_left(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    bench = EdgeAblation(small_exact("symmetric", "post"), SEQUENCES, "zero")
-    monkeypatch.setattr(progress, "LATE_SECONDS", -1)
-    size = prune(bench).size
-    first, *_, last = capsys.readouterr().err.splitlines()
-    assert first.startswith("prune: step 0/54  54 edges left")
-    assert last.startswith(f"prune: step 54/54  {size} edges left")
-    prune(bench, quiet=True)
     assert capsys.readouterr().err == ""
 
 

@@ -16,7 +16,7 @@ from anchor_interp.models.shapes import InitConfig
 from concepts import Concepts, UNetConfig, pictures
 from concepts.diffusion import betas, noised, sample_pictures, signal_left
 from concepts.judge import LEAST, judge_of
-from concepts.pictures import as_tensor, bits_of, every_node
+from concepts.pictures import bits_of, every_node
 from concepts.unet import UNet
 
 SMALL = UNetConfig(n_features=8, n_times=4, d_image=12)
@@ -121,36 +121,6 @@ def test_an_oracle_of_normal_data_reproduces_its_mean_and_spread() -> None:
     for group, mean in ((found[::2], -0.5), (found[1::2], 0.8)):
         assert group.mean() == pytest.approx(mean, abs=0.01)
         assert group.std() == pytest.approx(spread, rel=0.05)
-
-
-@pytest.mark.slow
-def test_an_oracle_of_pictures_draws_pictures_that_the_judge_reads() -> None:
-    """Told the node, the best denoiser of 40 real pictures draws each of them about as often."""
-    task = Concepts(pixels=12)
-    nodes = EVERY[np.arange(40) % 8]
-    real = as_tensor(task.pictures(nodes, seed=0, stream="oracle").pixels)
-    of_node = torch.from_numpy(nodes).float()
-    n_timesteps = 100
-    left = signal_left(n_timesteps).float()
-
-    def oracle(x: Tensor, times: Tensor, told: Tensor) -> Tensor:
-        share = float(left[round(float(times[0]) * n_timesteps)])
-        apart = torch.cdist(x.flatten(1), math.sqrt(share) * real.flatten(1)).square()
-        allowed = (told[:, None] == of_node[None]).all(2)
-        odds = (-apart / (2 * (1 - share))).masked_fill(~allowed, -torch.inf)
-        mean = (odds.softmax(1) @ real.flatten(1)).view_as(x)
-        return (x - math.sqrt(share) * mean) / math.sqrt(1 - share)
-
-    asked = EVERY[np.arange(320) % 8]
-    told = torch.from_numpy(asked).float()
-    generator = torch.Generator().manual_seed(1)
-    found = sample_pictures(oracle, told, side=12, n_timesteps=n_timesteps, generator=generator)
-    assert judge_of(task).right(found, asked).all()
-    nearest = torch.cdist(found.flatten(1), real.flatten(1)).min(1)
-    assert nearest.values.max() < 0.05 * math.sqrt(3 * 12 * 12)  # nothing but real pictures
-    counts = np.bincount(nearest.indices.numpy(), minlength=40)
-    assert counts.min() >= 1  # 8 are expected of each
-    assert counts.max() <= 20
 
 
 @pytest.mark.slow

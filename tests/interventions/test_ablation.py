@@ -18,7 +18,7 @@ from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Pa
 from anchor_interp.interventions.edge_outputs import ablate_edges, edge_outputs
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.masks import mask_edges, no_edges
-from anchor_interp.models.transformer import HookedTransformer, token_rows
+from anchor_interp.models.transformer import HookedTransformer, has_hooks, token_rows
 from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.sequences import aligned_sequences, draw
 
@@ -113,25 +113,6 @@ def test_nested_blocks_of_disjoint_edges_act_as_their_union(model: HookedTransfo
         union = model(rows)
     with ablate_edges(model, one, found), ablate_edges(model, two, found):
         torch.testing.assert_close(model(rows), union, atol=1e-12, rtol=0)
-
-
-def test_hooks_are_removed_after_an_exception(model: HookedTransformer) -> None:
-    rows, found = rows_of(model, 4), edge_outputs(model, rows_of(model, 4, seed=1))
-    before = model(rows)
-    with pytest.raises(ZeroDivisionError), ablate_edges(model, everything(model), found):
-        print(model(rows).shape[0] / 0)
-    with (
-        pytest.raises(ConfigError, match="there are 3 sequences and 4 references"),
-        ablate_edges(model, everything(model), found),
-    ):
-        model(rows[:3])
-    with (
-        pytest.raises(ConfigError, match="there are 3 sequences and 4 references"),
-        ablate_edges(model, everything(model).expand(-1, 3, -1, -1, -1), found),
-    ):
-        model(rows[:3])
-    assert torch.equal(model(rows), before)
-    assert not any(point.fwd_hooks for point in model.hook_dict.values())
 
 
 @pytest.mark.parametrize(("layers", "heads", "n"), [(2, 1, 54), (3, 2, 198), (1, 1, 9)])
@@ -280,16 +261,18 @@ def test_heads_and_mlps_are_ablated_as_by_hooks(model: HookedTransformer, way: A
     assert bench.measure(ablated)[2, 0] == pytest.approx(float(chosen.mean()), abs=1e-10)
 
 
-def test_mean_ablation_averages_over_the_references() -> None:
+def test_each_sequence_needs_its_reference() -> None:
     model = random_model()
-    sequences = aligned_sequences(FEW_KEYS, 2, 6, seed=0)
-    references = aligned_sequences(FEW_KEYS, 2, 4, seed=1)
-    circuits = random_circuits(EdgeAblation(model, sequences), 4)
-    own = EdgeAblation(model, sequences, "mean").measure(circuits)
-    same = EdgeAblation(model, sequences, "mean", references=sequences).measure(circuits)
-    np.testing.assert_allclose(own, same, atol=1e-12)
-    other = EdgeAblation(model, sequences, "mean", references=references).measure(circuits)
-    assert np.abs(other - own)[1].min() > 1e-6
+    none, mlps = no_edges(model, 9), torch.ones(3, 1, 9, dtype=torch.bool)
+    references = edge_outputs(model, rows_of(model, 3), mlps=True)
+    for edges, given in ((everything(model), {}), (everything(model).expand(-1, 4, -1, -1, -1), {}),
+                         (none, {"mlps": mlps})):  # fmt: skip
+        with (
+            pytest.raises(ConfigError, match="there are 4 sequences and 3 references"),
+            ablate_edges(model, edges, references, **given),
+        ):
+            model(rows_of(model, 4))
+    assert not has_hooks(model)
 
 
 SEQUENCES = aligned_sequences(FEW_KEYS, 2, 4, seed=0)
@@ -320,17 +303,6 @@ def test_bad_input_is_refused(
     with pytest.raises(ConfigError, match=message) as caught:
         EdgeAblation(random_model(), **({"sequences": SEQUENCES} | arguments))
     assert "\n" not in str(caught.value)
-
-
-def test_mlps_are_ablated_with_a_reference_for_each_sequence() -> None:
-    model, none = random_model(), torch.zeros(3, 1, 2, 9, 9, dtype=torch.bool)
-    references = edge_outputs(model, SEQUENCES[:3], mlps=True)
-    mlps = torch.ones(3, 1, 9, dtype=torch.bool)
-    with (
-        pytest.raises(ConfigError, match="there are 4 sequences and 3 references"),
-        ablate_edges(model, none, references, mlps=mlps),
-    ):
-        model(torch.from_numpy(SEQUENCES.tokens.astype(np.int64)))
 
 
 def test_bad_models_are_refused() -> None:

@@ -290,21 +290,6 @@ def test_an_interval_is_that_of_the_mean() -> None:
 # Hooks, other models, bad input
 
 
-def test_hooks_are_removed_after_an_exception(model: HookedTransformer) -> None:
-    pair = twins(n=4)
-    metric = logit_difference(*pair)
-
-    def fails(value: Tensor, hook: Any) -> Tensor:
-        raise ZeroDivisionError(hook.name)
-
-    with model.hooks(fwd_hooks=[("blocks.1.hook_mlp_out", fails)]):
-        with pytest.raises(ZeroDivisionError):
-            patch(model, *pair, [Site("z", 1)], metric)
-        with pytest.raises(ZeroDivisionError):
-            path_patch(model, *pair, [Connection(Site("z", 0))], metric)
-    assert not any(point.fwd_hooks for point in model.hook_dict.values())
-
-
 def test_hooks_of_the_user_act_in_every_run_and_stay(model: HookedTransformer) -> None:
     pair, sites = twins(n=6), [Site("resid_pre", 1, "key")]
     plain = patch(model, *pair, sites, logit_difference(*pair))
