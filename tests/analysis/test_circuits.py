@@ -189,7 +189,7 @@ def test_no_edge_of_a_pruned_circuit_can_be_removed(specimen: HookedTransformer)
 def test_pruning_ends_with_its_time_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench = EdgeAblation(random_model(n_layers=2), aligned_sequences(FEW_KEYS, 2, 20, seed=0))
+    bench = EdgeAblation(random_model(n_layers=2), aligned_sequences(FEW_KEYS, 2, 8, seed=0))
     whole = prune(bench, quiet=True)
     assert whole.finished
     assert (prune(bench, max_seconds=1e6, quiet=True).edges == whole.edges).all()

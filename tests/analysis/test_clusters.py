@@ -7,9 +7,8 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from small_models import EACH_EXACT
+from small_models import EACH_EXACT, LAYOUTS
 from thirty_keys import (
-    LAYOUTS,
     SMALL,
     arbitrary_model,
     known,
@@ -112,10 +111,7 @@ def test_logits_of_exact_models_are_constant_without_the_key(
     mechanism: Mechanism, normalization: Normalization
 ) -> None:
     model = known_model(mechanism, normalization)
-    found = key_mask_clusters(model, SMALL, n=10, tsne=True)
-    assert found.n_clusters == 1
-    assert found.embedding is not None
-    assert not found.embedding.any()
+    assert key_mask_clusters(model, SMALL, n=10).n_clusters == 1
 
 
 def test_t_sne_maps_coinciding_points_together() -> None:

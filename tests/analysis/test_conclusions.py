@@ -176,11 +176,11 @@ def test_a_cut_edge_that_the_answer_needs_is_read_by_the_last_position() -> None
 
 
 def test_a_token_without_a_measurable_effect_has_no_share() -> None:
-    run = ai.load("tiny/neurips-memorizing/2")
-    leaks = mask_leakages(Subject.of_run(run))
-    assert {entry.place for entry in leaks} == {"key", "first", "second"}
-    assert all(entry.effect is None for entry in leaks if entry.place == "first")
-    assert all(entry.accuracy is not None and entry.leak >= 0 for entry in leaks)
+    """With pairs of equal anchors alone, no other anchor can stand in an anchor's place."""
+    unseen = tuple(pair for pair in FEW_KEYS.pairs if pair[0] != pair[1])
+    task = replace(FEW_KEYS, unseen=unseen, overrides=())
+    leaks = mask_leakages(Subject(small_exact("inferential", "post"), task))
+    assert all((entry.effect is None) is (entry.place != "key") for entry in leaks)
     sentence = say.conclude_masks(leaks) or ""
     assert "The right answer does not measurably depend on the " in sentence
     assert "reads the first anchor" not in sentence

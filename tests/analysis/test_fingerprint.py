@@ -35,7 +35,7 @@ from anchor_interp.interventions.interchange import interchange
 from anchor_interp.interventions.patched_passes import Replacement, replaced_run
 from anchor_interp.interventions.sites import Site
 from anchor_interp.interventions.subject import subject_of
-from anchor_interp.models.exact import Mechanism
+from anchor_interp.models.exact import MECHANISMS
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.measurements import measure_run
 from anchor_interp.runs.run import Run
@@ -47,19 +47,17 @@ from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import draw
 
 Edits = list[tuple[torch.Tensor, str, torch.Tensor]]
-EXACT_RULES: tuple[Mechanism, ...] = ("symmetric", "inferential")
 ASKED = {"_routes", "_value", "order_first"}
 
 
 @pytest.fixture(scope="module")
 def taken() -> dict[str, Fingerprint]:
-    """Of exact models with a few keys, whole or what is asked of it, and of a trained model."""
+    """What is asked of exact models with a few keys, and of a trained model."""
     found = {"memorizing": fingerprint("tiny/memorizing/1", max_seconds=1e-9)}
-    found["lookup"] = fingerprint_model(small_exact("lookup", "post"), FEW_KEYS)
     with pytest.MonkeyPatch.context() as patch:
         asked = [part for part in module._OF_SEEN_PAIRS if name_of(part) in ASKED]
         patch.setattr(module, "_OF_SEEN_PAIRS", asked)
-        for name in EXACT_RULES:
+        for name in MECHANISMS:
             found[name] = fingerprint_model(small_exact(name, "post"), FEW_KEYS)
     return found
 

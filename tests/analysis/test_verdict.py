@@ -159,13 +159,11 @@ ATTACKS: dict[str, Callable[[HookedTransformer], HookedTransformer]] = {
     "identity after": lambda model: identity(model, 2),
     "moved logits": moved_logits,
 }
-QUICKEST, SLOW = ("moved logits", "lookup"), [pytest.mark.slow]
 
 
-@pytest.mark.parametrize(("attack", "mechanism"), [
-    pytest.param(attack, mechanism, marks=[] if (attack, mechanism) == QUICKEST else SLOW)
-    for attack in ATTACKS for mechanism in EXACT
-])  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", EXACT)
+@pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.usefixtures("evidence_alone")
 def test_an_edit_that_keeps_the_answers_keeps_the_verdict(
     attack: str, mechanism: Mechanism
@@ -183,9 +181,10 @@ def test_an_edit_that_keeps_the_answers_keeps_the_verdict(
 
 @pytest.mark.usefixtures("evidence_alone")
 @pytest.mark.parametrize("name", [
-    "symmetric", "composite", "memorizing",
+    "composite", "memorizing",
     *(pytest.param(name, marks=pytest.mark.slow) for name in
-      ("inferential", "neurips-symmetric", "neurips-inferential", "neurips-memorizing")),
+      ("symmetric", "inferential", "neurips-symmetric", "neurips-inferential",
+       "neurips-memorizing")),
 ])  # fmt: skip
 def test_the_verdict_on_a_specimen_is_its_phase(name: str) -> None:
     run = ai.load(f"tiny/{name}/1")
@@ -224,7 +223,7 @@ def test_an_untrained_model_has_no_phase() -> None:
 
 
 @pytest.mark.usefixtures("evidence_alone")
-@pytest.mark.parametrize("without", ["anchors", pytest.param("key", marks=SLOW)])
+@pytest.mark.parametrize("without", ["anchors", pytest.param("key", marks=pytest.mark.slow)])
 def test_a_lookup_with_cut_edges_is_not_symmetric(without: str) -> None:
     """Its end takes no anchor in layer 0, or its answers ignore the key: both commute."""
     model, length = small_exact("lookup", "post"), FEW_KEYS.length

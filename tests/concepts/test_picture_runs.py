@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,7 +40,7 @@ from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table_files import from_csv, to_csv
 from anchor_interp.tasks.contract import draw_examples
-from concepts import Concepts, UNetConfig
+from concepts import Concepts, UNetConfig, judge
 from concepts.diffusion import signal_left
 from concepts.drawings import drawings
 from concepts.figures import drawing_grid
@@ -51,6 +51,17 @@ from concepts.unet import UNet
 
 TINY = override(of_preset("concepts"), steps=12, eval_every=6)
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_judge() -> Iterator[None]:
+    """A judge that is trained for a few steps: what it says is as good as another's here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(judge, "_MOST_STEPS", judge._STEPS)
+        patch.setattr(judge, "LEAST", 0.0)
+        judge_of.cache_clear()
+        yield
+    judge_of.cache_clear()
 
 
 @pytest.fixture(scope="module")

@@ -162,7 +162,7 @@ def test_residual_edges_of_padded_examples_are_those_of_each_alone(
     model: HookedTransformer,
 ) -> None:
     clean, corrupted = sentences(), sentences(seed=1, answers=WRONG)
-    for row in range(N):
+    for row in (1, 3):  # padded on the left and on the right
         scores, measured = list[Any](), list[Any]()
         for own, given in (
             (clean[row], corrupted[row]),
