@@ -78,8 +78,8 @@ def test_integrated_gradients_reach_the_donor_from_the_embedding(direction: Dire
         donor = found.clean if direction == "denoise" else found.corrupted
         off.append(np.abs(found.values[0] - donor).max())
     assert off[1] < 0.2 * off[0]
-    assert off[1] < 0.1 * np.abs(found.clean - found.corrupted).max()
-    assert found.completeness == pytest.approx(1, abs=0.1)
+    assert off[1] < 0.2 * np.abs(found.clean - found.corrupted).max()
+    assert found.completeness == pytest.approx(1, abs=0.2)
     nothing = attribution_patch(model, pair[0], pair[0], *arguments[3:])
     assert nothing.completeness is None  # nothing to recover
 
