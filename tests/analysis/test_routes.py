@@ -1,13 +1,12 @@
 """Route scores of models whose route is known, in two and more layers."""
 
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small_models import EACH_EXACT, FEW_KEYS, random_model, small_exact
+from small_models import EACH_EXACT, FEW_KEYS, random_model, small_exact, with_idle_layer
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.routes import (
@@ -24,9 +23,7 @@ from anchor_interp.interventions.masks import no_edges
 from anchor_interp.models.exact import (
     Mechanism,
     Normalization,
-    exact_shape,
 )
-from anchor_interp.models.transformer import HookedTransformer, empty_model, place
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import replace_keys
 from anchor_interp.tasks.functions import Affine, Anchor
@@ -68,21 +65,6 @@ def test_a_route_may_share_legs_with_another() -> None:
     assert legs["symmetric", "second"] == pytest.approx(0, abs=1e-3)
 
 
-def with_idle_layer(mechanism: Mechanism, at: int) -> HookedTransformer:
-    """An exact pre-LayerNorm model with an additional layer of zeros, which does nothing."""
-    shape = exact_shape(mechanism, FEW_KEYS, normalization="pre")
-    model = empty_model(replace(shape, n_layers=3), dtype=torch.float32)
-    weights = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
-    for name, value in small_exact(mechanism, "pre").named_parameters():
-        parts = name.split(".")
-        if parts[0] == "blocks":
-            layer = int(parts[1])
-            parts[1] = str(layer + (layer >= at))
-        weights[".".join(parts)] = value.detach()
-    model.load_state_dict(weights, strict=False)
-    return place(model, "cpu")
-
-
 @pytest.mark.parametrize(
     ("mechanism", "at", "splits"),
     [("symmetric", 0, {2}), ("inferential", 1, {1, 2}), ("lookup", 2, {1})],
@@ -97,7 +79,7 @@ def test_every_split_of_the_layers_is_tried(
     for split in (1, 2):
         own = [x for x in found.details if (x.route, x.split) == (OF[mechanism], split)]
         assert len(own) == 3
-        assert min(leg.effect for leg in own) == pytest.approx(split in splits, abs=1e-3)
+        assert min(leg.effect for leg in own) == pytest.approx(float(split in splits), abs=1e-3)
 
 
 def test_routes_in_more_layers_and_heads() -> None:

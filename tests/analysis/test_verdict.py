@@ -5,14 +5,16 @@ Attacks by fine-tuning are in test_verdict_attacks.py.
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from small_models import FEW_KEYS, small_exact
+from small_models import FEW_KEYS, small_exact, with_idle_layer
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
@@ -30,9 +32,8 @@ from anchor_interp.analysis.verdict import (
 )
 from anchor_interp.cli.main import main
 from anchor_interp.interventions.masks import edge, mask_edges, no_edges
-from anchor_interp.models.exact import Mechanism, exact_shape
-from anchor_interp.models.shapes import ModelConfig
-from anchor_interp.models.transformer import HookedTransformer, empty_model, place
+from anchor_interp.models.exact import Mechanism
+from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.zoo import names
 
 EXACT: dict[Mechanism, set[str]] = {
@@ -109,67 +110,24 @@ def _first(high: dict[str, float]) -> tuple[str, ...]:
     )
 
 
-def identity(model: HookedTransformer, at: int) -> HookedTransformer:
-    """With a layer that changes nothing."""
-
-    def moved(name: str) -> str:
-        layer = int(name.split(".")[1])
-        return name.replace(f"blocks.{layer}.", f"blocks.{layer + (layer >= at)}.", 1)
-
-    weights = {(moved(n) if n.startswith("blocks.") else n): w for n, w in _weights(model)}
-    twin = f"blocks.{0 if at else 1}."
-    for name in [name for name in weights if name.startswith(twin)]:
-        new = name.replace(twin, f"blocks.{at}.", 1)
-        silent = name.endswith(("W_O", "b_O", "W_out", "b_out"))
-        weights[new] = torch.zeros_like(weights[name]) if silent else weights[name]
-    return _made(model, weights, n_layers=model.cfg.n_layers + 1)
-
-
-def moved_logits(model: HookedTransformer) -> HookedTransformer:
+def moved_logits(mechanism: Mechanism) -> HookedTransformer:
     """With other logits of the anchors, which are never the largest."""
-    weights = dict(_weights(model))
-    table = weights["unembed.W_U"].clone()
-    table[:, 1:5] = 0.01 * torch.randn(len(table), 4, generator=torch.Generator().manual_seed(0))
-    return _made(model, weights | {"unembed.W_U": table})
-
-
-def _weights(model: HookedTransformer) -> Iterator[tuple[str, torch.Tensor]]:
-    return ((name, weight.detach()) for name, weight in model.named_parameters())
-
-
-def _made(
-    model: HookedTransformer, weights: dict[str, torch.Tensor], **changes: int
-) -> HookedTransformer:
-    cfg = model.cfg
-    sizes: dict[str, Any] = {n: getattr(cfg, n) for n in ("d_model", "d_head", "d_mlp", "n_layers")}
-    shape = replace(exact_shape("symmetric", FEW_KEYS, normalization="pre"), **sizes)
-    found = empty_model(replace(shape, **_as_shape(changes)))
-    found.load_state_dict(weights, strict=False)
-    return place(found, "cpu")
-
-
-def _as_shape(changes: dict[str, int]) -> dict[str, Any]:
-    assert set(changes) <= set(vars(ModelConfig()))
-    return dict(changes)
-
-
-ATTACKS: dict[str, Callable[[HookedTransformer], HookedTransformer]] = {
-    "identity before": lambda model: identity(model, 0),
-    "identity between": lambda model: identity(model, 1),
-    "identity after": lambda model: identity(model, 2),
-    "moved logits": moved_logits,
-}
+    model = deepcopy(small_exact(mechanism, "pre"))
+    noise = torch.randn(model.cfg.d_model, 4, generator=torch.Generator().manual_seed(0))
+    model.unembed.W_U.data[:, 1:5] = 0.01 * noise
+    return model
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mechanism", EXACT)
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize(
+    "attack", [moved_logits, *(partial(with_idle_layer, at=at) for at in range(3))]
+)
 @pytest.mark.usefixtures("evidence_alone")
 def test_an_edit_that_keeps_the_answers_keeps_the_verdict(
-    attack: str, mechanism: Mechanism
+    attack: Callable[[Mechanism], HookedTransformer], mechanism: Mechanism
 ) -> None:
-    model = small_exact(mechanism, "pre")
-    attacked = ATTACKS[attack](model)
+    model, attacked = small_exact(mechanism, "pre"), attack(mechanism)
     tokens = torch.from_numpy(ai.sample(FEW_KEYS, "id", 50, seed=0).tokens).long()
     assert torch.equal(attacked(tokens)[:, -1].argmax(-1), model(tokens)[:, -1].argmax(-1))
     before, after = (fingerprint_model(each, FEW_KEYS, quiet=True) for each in (model, attacked))

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from in_process_engine import Here
 from killed_training import config as of_preset
 from matplotlib.text import Text
 
@@ -35,7 +36,6 @@ from anchor_interp.runs.run import Run
 from anchor_interp.runs.train import train
 from anchor_interp.sweeps.estimate import estimate
 from anchor_interp.sweeps.folder import SweepFolder
-from anchor_interp.sweeps.local import LocalEngine
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table_files import from_csv, to_csv
@@ -182,19 +182,17 @@ def test_a_report_shows_the_drawings_and_the_layers(done: Run) -> None:
 @pytest.mark.slow
 def test_sweeps_train_runs_on_pictures(tmp_path: Path) -> None:
     short = override(TINY, steps=2, eval_every=2, checkpoint_every=2)
-    plan = Sweep((Grid(short, {"gamma": (0.5, 0.8)}),))
+    plan = Sweep((Grid(short, {"predicts": ("noise", "velocity")}),))
     first, second = plan.configs().values()
     assert shape_key(first) != shape_key(second)  # they train one by one
     assert estimate(plan.configs(), SweepFolder(tmp_path), workers=1, device="cpu").todo == 2
-    sweep(plan, tmp_path / "sweep", engine=LocalEngine(1, "cpu"), quiet=True)
+    sweep(plan, tmp_path / "sweep", engine=Here(), quiet=True)
     found = SweepFolder(tmp_path / "sweep").rows()
-    assert [row["gamma"] for row in found] == [0.5, 0.8]
-    assert {row["weights"] for row in found} == {"uniform"}
-    assert {
-        (row["model.n_features"], row["model.n_times"], row["model.d_image"]) for row in found
-    } == {(8, 4, 12)}
-    assert {row["model.predicts"] for row in found} == {"velocity"}
-    assert (found[0]["d_model"], found[0]["task.pixels"]) == (None, 12)
+    assert {row["model.predicts"] for row in found} == {"noise", "velocity"}
+    of_network = {"model.n_features": 8, "model.n_times": 4, "model.d_image": 12}
+    for row in found:
+        expected = of_network | {"weights": "uniform", "d_model": None, "task.pixels": 12}
+        assert {name: row[name] for name in expected} == expected
     assert from_csv(to_csv(found)) == found
 
 
