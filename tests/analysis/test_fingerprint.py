@@ -253,6 +253,9 @@ def test_a_model_of_one_layer_has_no_routes() -> None:
     subject = subject_of(model, task, seed=0)
     assert module._value(subject) == module._interchange(subject) == {}
     assert found.run_id is None
+    wrong: Any = model
+    with pytest.raises(ConfigError, match="run is a model; fingerprint_model measures one"):
+        fingerprint(wrong)
 
 
 @pytest.mark.usefixtures("evidence_alone")

@@ -56,15 +56,6 @@ def test_an_exact_model_takes_only_its_own_route(
     assert len(found.details) == 9
 
 
-def test_a_route_may_share_legs_with_another() -> None:
-    """In the lookup model the second anchor takes the direct way of the inferential route."""
-    found = route_scores(small_exact("lookup", "post"), FEW_KEYS, n=40)
-    legs = {(leg.route, leg.source): leg.effect for leg in found.details}
-    assert legs["inferential", "second"] == pytest.approx(1, abs=1e-3)
-    assert legs["inferential", "first"] == pytest.approx(0, abs=1e-3)
-    assert legs["symmetric", "second"] == pytest.approx(0, abs=1e-3)
-
-
 @pytest.mark.parametrize(
     ("mechanism", "at", "splits"),
     [("symmetric", 0, {2}), ("inferential", 1, {1, 2}), ("lookup", 2, {1})],

@@ -32,10 +32,17 @@ def _not_finite() -> Any:
     return model
 
 
+def _few_outputs() -> Any:
+    model = random_model()
+    model.cfg.d_vocab_out = 5
+    return model
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model": _not_finite()}, "unembed.W_U holds 1 of"),
     ({"model": _not_finite(), "task": None}, "unembed.W_U holds 1 of"),
     ({"task": replace(FEW_KEYS, length=12)}, "the task needs"),
+    ({"model": _few_outputs()}, "120 tokens, 5 outputs and 10 positions; the task needs"),
     ({"seed": -1}, "seed is -1; expected at least 0"),
     ({"training": ai.sample(FEW_KEYS, "train", 0, seed=0)}, "training holds sequences of shape"),
     ({"examples": ai.Examples(np.full((2, 9), 500))}, "tokens run from 500 to 500"),
