@@ -118,10 +118,11 @@ def test_a_mixture_is_told_by_its_shares_and_becomes_columns() -> None:
     frame = answer_map(run, n=2).to_frame()
     assert len(frame) == 2 * 80 * 7
     assert set(frame["function"]) == {"rule"}
-    for asked, message in (
-        (lambda: answer_map(run, n=1), "n is 1"),
-        (lambda: answer_map(run.transformer, TASKS["reasoning-complexity-0"]), "no unseen pair"),
-        (lambda: answer_map(run.transformer), "is None; expected an AnchorTask"),
+    nowhere: Any = TASKS["reasoning-complexity-0"]
+    for model, task, n, message in (
+        (run, None, 1, "n is 1"),
+        (run.transformer, nowhere, 2, "no unseen pair"),
+        (run.transformer, None, 2, "is None; expected an AnchorTask"),
     ):
         with pytest.raises(ConfigError, match=message):
-            asked()
+            answer_map(model, task, n=n)

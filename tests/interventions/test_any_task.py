@@ -282,7 +282,10 @@ def test_a_grid_has_the_positions_of_the_examples() -> None:
 
 def test_an_answer_that_copies_the_label_is_exchanged() -> None:
     """The counterfactual is the source's answer in every row, and differs from the base's."""
-    base, source = (replace(x, answers=x.labels["a"]) for x in (sums(0), sums(1)))
+    base, source = (
+        ai.Examples(x.tokens, x.labels["a"], labels=x.labels, places=x.places)
+        for x in (sums(0), sums(1))
+    )
     pairs = ai.exchange_label(base, source, "a", lambda labels: labels["a"])
     apart = base.labels["a"] != source.labels["a"]
     assert (pairs.counterfactual == source.labels["a"][apart]).all()

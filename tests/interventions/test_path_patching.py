@@ -49,6 +49,7 @@ PATHS: dict[Mechanism, list[Known]] = {
     "symmetric": [
         ("key", Connection(EMBEDDED["key"], (Site("v", 1, "key"),)), 1),
         ("key", Connection(EMBEDDED["key"], (Site("v", 0, "key"),)), 0),
+        ("key", Connection(EMBEDDED["key"], (Site("v", 0, "key"), Site("v", 1, "key"))), 1),
         ("key", Connection(last("z", 1), (last("post", 1),)), 1),
         ("key", Connection(last("z", 1)), 0),
         ("first", Connection(EMBEDDED["first"], (Site("v", 0, "first"),)), 1),
