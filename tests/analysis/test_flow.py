@@ -6,7 +6,6 @@ import torch
 from exact_edges import exact_edges
 from small_models import EACH_EXACT, FEW_KEYS, exact_answers, random_model, small_exact
 
-import anchor_interp
 from anchor_interp.analysis.flow import information_flow
 from anchor_interp.interventions.edge_ablation import Ablation
 from anchor_interp.interventions.edge_outputs import ablate_edges, edge_outputs
@@ -16,7 +15,7 @@ from anchor_interp.models.exact import (
     Normalization,
 )
 from anchor_interp.tasks.examples import Examples
-from anchor_interp.tasks.sequences import PROBE, PROBE_TOKENS, Sequences, aligned_sequences
+from anchor_interp.tasks.sequences import Sequences, aligned_sequences
 
 
 def wired(mechanism: Mechanism, sequences: Sequences) -> np.ndarray:
@@ -96,18 +95,3 @@ def test_attention_is_the_mean_pattern() -> None:
         np.testing.assert_allclose(flow.attention[layer], expected, atol=1e-12)
     np.testing.assert_allclose(flow.attention.sum(-1), 1, atol=1e-12)
     assert (flow.tokens == sequences.tokens).all()
-
-
-def test_the_probe_of_the_papers() -> None:
-    run = anchor_interp.load("tiny/inferential/1")
-    flow = information_flow(run.model, PROBE)
-    assert flow.tokens.tolist() == [list(PROBE_TOKENS)]
-    assert flow.roles == ("noise", "noise", "key", "first", "second", *["noise"] * 3, "last")
-    expected = run.model(torch.tensor([PROBE_TOKENS])).argmax(-1)
-    assert flow.outputs.tolist() == expected.tolist()
-    assert flow.answers == expected[:, -1].numpy()
-    assert flow.reachable.sum() == 54
-    assert set(np.unique(flow.changed)) <= {0.0, 1.0}
-    unknown = information_flow(run.model, PROBE.tokens)
-    assert unknown.roles == (*map(str, range(8)), "last")
-    assert (unknown.logit_difference == flow.logit_difference).all()

@@ -113,7 +113,6 @@ def test_the_papers_items() -> None:
     task = TASKS["complexity-control"]
     model = anchor_interp.load("tiny/inferential/1").model
     values = value_similarity(model, task, n_contexts=1)
-    assert values.anchors == tuple((a,) for a in (1, 2, 3, 4) for _ in range(11))
     assert values.keys.tolist() == list(range(30, 41)) * 4
     assert (values.values == values.keys + np.repeat([5, 1, -2, -8], 11)).all()
     blocks = block_similarity(model, task)
@@ -121,9 +120,6 @@ def test_the_papers_items() -> None:
     assert blocks.contrast.difference > 0.3
     answers = answer_similarity(model, task, n_contexts=1)
     assert answers.values[[0, 6, 11, 17]].tolist() == [26, 32, 32, 38]
-    for found in (values, blocks, answers):
-        np.testing.assert_allclose(found.cosine, found.cosine.T, atol=1e-12)
-        np.testing.assert_allclose(np.diag(found.cosine), 1)
     assert value_similarity(model, task, n_contexts=1).contrast == values.contrast
     assert value_similarity(model, task, n_contexts=1, seed=1).contrast != values.contrast
 
