@@ -144,9 +144,11 @@ GENERIC: dict[Activation, Callable[..., Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", GENERIC)
-def test_transformer_lens_agrees(model: HookedTransformer, name: Activation) -> None:
-    clean, corrupted = twins(n=3)
+@pytest.mark.parametrize(
+    ("name", "layout"), [*zip(GENERIC, itertools.cycle(LAYOUTS), strict=False)]
+)
+def test_transformer_lens_agrees(name: Activation, layout: Normalization) -> None:
+    model, (clean, corrupted) = random_model(layout, n_layers=2), twins(n=3)
     metric = logit_difference(clean, corrupted)
     _, cache = model.run_with_cache(token_rows(model, clean.tokens))
     theirs = []  # what it returns is rounded to float32
