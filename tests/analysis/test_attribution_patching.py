@@ -9,11 +9,10 @@ from small_models import LAYOUTS, random_model
 from torch import Tensor
 from twins import twins
 
-import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.attribution_patching import attribution_patch, rank_correlation
 from anchor_interp.interventions.metrics import logit_difference, rank
-from anchor_interp.interventions.patching import Direction, patch
+from anchor_interp.interventions.patching import Direction, PatchResult, patch
 from anchor_interp.interventions.sites import Activation, Site, site_grid
 from anchor_interp.models.exact import Normalization
 
@@ -23,11 +22,15 @@ DIRECTIONS: list[Direction] = ["denoise", "noise"]
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_it_is_exact_where_the_answer_is_linear(direction: Direction) -> None:
-    """Nothing but the unembedding follows a post-LayerNorm model's last stream."""
+    """Nothing but the unembedding follows a post-LayerNorm model's last stream.
+
+    It takes gradients where the caller takes none.
+    """
     model, (clean, corrupted) = random_model("post", n_layers=2), twins()
     sites = [Site("resid_post", 1, "last"), Site("resid_post", 1, "key")]
     metric = logit_difference(clean, corrupted)
-    estimate = attribution_patch(model, clean, corrupted, sites, metric, direction=direction)
+    with torch.inference_mode():
+        estimate = attribution_patch(model, clean, corrupted, sites, metric, direction=direction)
     patched = patch(model, clean, corrupted, sites, metric, direction=direction)
     for name in ("values", "clean", "corrupted"):
         np.testing.assert_allclose(getattr(estimate, name), getattr(patched, name), atol=1e-10)
@@ -70,12 +73,15 @@ def test_integrated_gradients_reach_the_donor_from_the_embedding(direction: Dire
     model, pair = random_model("post", n_layers=2), twins()
     arguments: Any = (model, *pair, [Site("resid_pre", 0)], logit_difference(*pair))
     off = []
-    for steps in (8, 128):
+    for steps in (8, 64):
         found = attribution_patch(*arguments, direction=direction, steps=steps)
         donor = found.clean if direction == "denoise" else found.corrupted
         off.append(np.abs(found.values[0] - donor).max())
     assert off[1] < 0.2 * off[0]
-    assert off[1] < 0.1 * np.abs(found.clean - found.corrupted).max()
+    assert off[1] < 0.2 * np.abs(found.clean - found.corrupted).max()
+    assert found.completeness == pytest.approx(1, abs=0.2)
+    nothing = attribution_patch(model, pair[0], pair[0], *arguments[3:])
+    assert nothing.completeness is None  # nothing to recover
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -103,36 +109,14 @@ def test_completeness_is_the_estimate_at_the_embedding_over_the_whole_difference
     assert "completeness" not in repr(patch(*asked))
 
 
-def test_nothing_to_recover_has_no_completeness() -> None:
-    model, (clean, _) = random_model(n_layers=2), twins()
-    found = attribution_patch(model, clean, clean, [Site("z", 1)], logit_difference(*twins()))
-    assert found.completeness is None
-
-
-def test_more_steps_are_complete_and_can_be_further_from_patching() -> None:
-    """The way of the embeddings is another one than that of a patched site."""
-    run = ai.load("tiny/inferential/1")
-    clean, corrupted = ai.contrast_pairs(run.config.anchor_task, "first", 40, seed=0)
-    sites = site_grid(run.model, ["resid_pre", "attn_out", "mlp_out", "v", "z"])
-    asked: Any = (run.model, clean, corrupted, sites, logit_difference(clean, corrupted))
-    one, eight = (attribution_patch(*asked, steps=steps) for steps in (1, 8))
-    patched = patch(*asked)
-    assert rank_correlation(eight, patched) < rank_correlation(one, patched) - 0.02
-    assert one.completeness is not None
-    assert eight.completeness is not None
-    assert abs(eight.completeness - 1) < 0.2 < abs(one.completeness - 1)
-
-
-def test_it_ranks_the_sites_of_a_trained_model_as_patching_does() -> None:
-    run = ai.load("tiny/inferential/1")
-    clean, corrupted = ai.contrast_pairs(run.config.anchor_task, "key", 40, seed=0)
-    sites = site_grid(run.model, ["attn_out", "mlp_out", "v", "z"])
-    metric = logit_difference(clean, corrupted)
-    with torch.inference_mode():
-        found = attribution_patch(run.model, clean, corrupted, sites, metric, steps=8)
-    patched = patch(run.model, clean, corrupted, sites, metric)
-    assert rank_correlation(patched, patched) == pytest.approx(1)
-    assert rank_correlation(found, patched) > 0.7
+def test_a_rank_correlation_is_spearmans() -> None:
+    """Ranks 1, 3, 4, 2 and 1, 2, 3, 4: 1 - 6 * (0 + 1 + 1 + 4) / (4 * 15)."""
+    sites = site_grid(random_model(n_layers=2), ["mlp_out"], positions=("first", "last"))
+    one, other = (
+        PatchResult(sites, "denoise", np.array([shares] * 3).T, np.ones(3), np.zeros(3))
+        for shares in ([0.0, 0.5, 1.0, 0.2], [0.1, 0.4, 0.9, 0.95])
+    )
+    assert rank_correlation(one, other) == pytest.approx(0.4)
 
 
 def test_what_has_no_gradient_is_refused() -> None:

@@ -123,81 +123,67 @@ def test_a_sentence_follows_from_the_mechanism(
         assert all(len(part.split()) <= 20 for part in sentence.split(". "))
 
 
-def test_a_pair_can_be_held_with_its_order() -> None:
-    sentence = say.conclude_representations([], replace(BLANK, order_first=0.5))
-    assert sentence is not None
-    assert "the last position holds the pair with its order" in sentence
-
-
-def test_no_route_need_be_dominant() -> None:
-    weak = RouteScores(symmetric=0.1, inferential=0.4, gathered=-0.2, n=(), details=())
-    assert (say.conclude_flow(weak) or "").startswith("No route is dominant")
-    assert say.conclude_flow(None) is None
-    none = replace(weak, symmetric=nan, inferential=nan, gathered=nan, reason="no answer changes")
-    assert say.conclude_flow(none) is None
-
-
-@pytest.mark.parametrize(
-    ("size", "faithfulness", "finished", "words"),
-    [
-        (6, 0.9, True, "6 of 54 edges are enough for the answers."),
-        (44, 0.9, True, "There is no small circuit: the answers need 44 of 54 edges."),
-        (3, 0.3, True, "The 3 of 54 edges that pruning keeps are not enough."),
-        (
-            6,
-            0.9,
-            False,
-            "edges are enough for the answers; pruning was cut short, so fewer may be.",
-        ),
-    ],
-)
-def test_a_circuit_is_small_large_or_not_enough(
-    size: int, faithfulness: float, finished: bool, words: str
-) -> None:
+def circuit(size: int, faithfulness: float) -> CircuitScores:
     scores = ("full", "nothing", "faithfulness", "remaining", "incompleteness")
     alike: dict[str, Any] = dict.fromkeys(scores, Performance(faithfulness, faithfulness))
-    circuit = CircuitScores(size=size, n_edges=54, ablation="resample", minimality=(), **alike)
-    sentence = say.conclude_circuit(circuit, finished=finished)
-    assert sentence is not None
-    assert words in sentence
+    return CircuitScores(size=size, n_edges=54, ablation="resample", minimality=(), **alike)
+
+
+WEAK = RouteScores(symmetric=0.1, inferential=0.4, gathered=-0.2, n=(), details=())
+NO_ROUTE = RouteScores(symmetric=nan, inferential=nan, gathered=nan, n=(), details=(), reason="few")
+ONE, EARLY = Decision("symmetric", ""), Decision("undertrained", "")
+SAME, OTHER, PART = (Verdict(phase, "") for phase in ("symmetric", "composite", "mixture"))
+ORDERED = replace(BLANK, order_first=0.5)
+PATTERNS = np.zeros((1, 1, 2, 2))
+EXAMPLE = SequenceAttention("test", ("a", "b"), ("x", "y"), ("x", "z"), PATTERNS)
+ANSWERED = SequenceAttention("", ("a", "b"), ("x",), ("x",), PATTERNS)
+
+
+@pytest.mark.parametrize(("sentence", "words"), [
+    (say.conclude_representations([], ORDERED), "last position holds the pair with its order"),
+    (say.conclude_flow(WEAK), "No route is dominant"),
+    (say.conclude_flow(None), None),
+    (say.conclude_flow(NO_ROUTE), None),
+    (say.conclude_circuit(circuit(6, 0.9)), "6 of 54 edges are enough for the answers."),
+    (say.conclude_circuit(circuit(44, 0.9)), "no small circuit: the answers need 44 of 54 edges."),
+    (say.conclude_circuit(circuit(3, 0.3)), "The 3 of 54 edges that pruning keeps are not enough."),
+    (say.conclude_circuit(circuit(6, 0.9), finished=False), "pruning was cut short, so fewer may"),
+    (say.conclude_phase(ONE, SAME), "mechanism agree: the model is symmetric."),
+    (say.conclude_phase(ONE, OTHER), "disagree: symmetric by its answers, composite by its mech"),
+    (say.conclude_phase(ONE, PART), "the model is symmetric; by its mechanism it is a mixture."),
+    (say.conclude_phase(EARLY, OTHER), "is undertrained"),
+    (say.conclude_phase(None, OTHER), "By its mechanism the model is composite."),
+    (say.conclude_phase(None, None), None),
+    (say.conclude_predictions([EXAMPLE, EXAMPLE]), "predicts 2 of the 4 tokens to predict."),
+    (say.conclude_predictions([ANSWERED]), "The model predicts 1 of the 1 answers shown."),
+])  # fmt: skip
+def test_a_sentence_follows_from_the_numbers(sentence: str | None, words: str | None) -> None:
+    assert (sentence is None) == (words is None)
+    assert words is None or words in (sentence or "")
 
 
 def test_a_cut_edge_that_the_answer_needs_is_read_by_the_last_position() -> None:
     """The gathered answer leaves the second anchor's position: without its edge nothing is left."""
-    model = ai.load("tiny/composite/1").model
-    task = ai.load("tiny/composite/1").config.anchor_task
-    leaks = {(entry.place, entry.paths): entry for entry in mask_leakages(Subject(model, task))}
-    second, key = leaks["second", "direct"], leaks["key", "direct"]
-    assert second.effect is not None
-    assert key.effect is not None
+    leaks = mask_leakages(Subject.of_run(ai.load("tiny/composite/1")))
+    direct: dict[str, Any] = {leak.place: leak for leak in leaks if leak.paths == "direct"}
+    second, key = direct["second"], direct["key"]
     assert abs(second.effect) < 0.1 < 0.8 < key.effect < 1
-    assert second.accuracy is not None
-    assert key.accuracy is not None
     assert second.accuracy < 0.5 < 0.8 < key.accuracy
     assert key.unmasked == 1
     assert second.leak > 0.5  # logits change, though not as the answer asks
-    sentence = say.conclude_masks([second, key])
-    assert sentence is not None
+    sentence = say.conclude_masks([second, key]) or ""
     assert "reads the second anchor itself and gets the key from other positions" in sentence
 
 
 def test_a_token_without_a_measurable_effect_has_no_share() -> None:
-    run = ai.load("tiny/neurips-memorizing/2")
-    leaks = mask_leakages(Subject.of_run(run))
-    assert {entry.place for entry in leaks} == {"key", "first", "second"}
-    assert all(entry.effect is None for entry in leaks if entry.place == "first")
-    assert all(entry.accuracy is not None and entry.leak >= 0 for entry in leaks)
-    sentence = say.conclude_masks(leaks)
-    assert sentence is not None
-    assert "The right answer does not measurably depend on the " in sentence
-    assert "reads the first anchor" not in sentence
-
-
-def test_pairs_of_equal_anchors_leave_the_anchors_without_a_share() -> None:
+    """With pairs of equal anchors alone, no other anchor can stand in an anchor's place."""
     unseen = tuple(pair for pair in FEW_KEYS.pairs if pair[0] != pair[1])
     task = replace(FEW_KEYS, unseen=unseen, overrides=())
     leaks = mask_leakages(Subject(small_exact("inferential", "post"), task))
     assert all((entry.effect is None) is (entry.place != "key") for entry in leaks)
+    sentence = say.conclude_masks(leaks) or ""
+    assert "The right answer does not measurably depend on the " in sentence
+    assert "reads the first anchor" not in sentence
 
 
 @pytest.mark.parametrize(
@@ -223,46 +209,14 @@ def test_what_is_similar_need_not_be_used() -> None:
     values = [value_similarity(model, FEW_KEYS, state="OV")]
     state = Site("resid_post", 0, "first")
     used = interchange(model, interchange_pairs(FEW_KEYS, 20, seed=0), state)
-    for share, warned in (
-        (1.0, None),
-        (0.16, "A state there partly acts as g(x; a1)."),
-        (0.01, "No state there acts as g(x; a1): similar does not mean used."),
+    for share, patched, alike in (
+        (1.0, "layer 0 acts as g(x; a1).", "near misses."),
+        (0.16, "which is not held there alone.", "A state there partly acts as g(x; a1)."),
+        (0.01, "No state at the first anchor acts as g(x; a1).", "similar does not mean used."),
     ):
         one = replace(used, counterfactual=share)
-        sentence = say.conclude_representations(values, None, [one])
-        assert sentence is not None
-        assert ("state there" in sentence) is (warned is not None)
-        assert warned is None or warned in sentence
-        patched = say.conclude_patching([], [one])
-        assert patched is not None
-        assert ("partly acts" in patched) is (share == 0.16)
-        assert patched.startswith("No state") is (share == 0.01)
-
-
-def test_behaviour_and_mechanism_agree_or_not() -> None:
-    one, early = Decision("symmetric", ""), Decision("undertrained", "")
-    same, other, part = (Verdict(p, "") for p in ("symmetric", "composite", "mixture"))
-    agreed = "Behaviour and mechanism agree: the model is symmetric."
-    assert say.conclude_phase(one, same) == agreed
-    assert say.conclude_phase(one, other) == (
-        "Behaviour and mechanism disagree: symmetric by its answers, composite by its mechanism."
-    )
-    assert say.conclude_phase(one, part) == (
-        "By its answers the model is symmetric; by its mechanism it is a mixture."
-    )
-    assert "is undertrained" in (say.conclude_phase(early, other) or "")
-    assert say.conclude_phase(None, other) == "By its mechanism the model is composite."
-    assert say.conclude_phase(None, None) is None
-
-
-def test_right_tokens_are_counted() -> None:
-    patterns = np.zeros((1, 1, 2, 2))
-    example = SequenceAttention("test", ("a", "b"), ("x", "y"), ("x", "z"), patterns)
-    assert say.conclude_predictions([example, example]) == (
-        "The model predicts 2 of the 4 tokens to predict."
-    )
-    given = SequenceAttention("", ("a", "b"), ("x",), ("x",), patterns)
-    assert say.conclude_predictions([given]) == "The model predicts 1 of the 1 answers shown."
+        assert (say.conclude_representations(values, None, [one]) or "").endswith(alike)
+        assert (say.conclude_patching([], [one]) or "").endswith(patched)
 
 
 def test_attention_is_told_only_where_all_examples_agree() -> None:

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from small_models import LAYOUTS, random_model, small_exact, with_offsets
+from small_models import LAYOUTS, lens_model, random_model, small_exact, with_offsets
 from torch import Tensor
 from twins import twins
 from versions import only_3
@@ -23,7 +22,6 @@ from anchor_interp.interventions.residual_edges import ResidualGraph
 from anchor_interp.models.exact import Normalization
 from anchor_interp.models.forward import answer_logits
 from anchor_interp.models.transformer import PostLNTransformer
-from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
 
 _GENERATOR = np.random.default_rng(0)
 N, POS = 5, 6
@@ -48,20 +46,7 @@ def model_of(kind: Any) -> Any:
     """A random model of 2 layers and 4 heads in float64."""
     if kind in ("pre", "post"):
         return with_offsets(random_model(kind, n_layers=2, n_heads=4))
-    settings = {"act_fn": "gelu", **OTHER_SHAPES[kind]}
-    cfg = HookedTransformerConfig(
-        n_layers=2, n_heads=4, d_model=16, d_head=4, d_mlp=12, d_vocab=100, n_ctx=POS, seed=None,
-        init_weights=False, device="cpu", dtype=torch.float64, **settings,
-    )  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-        model = HookedTransformer(cfg, move_to_device=False).eval()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            drawn = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
-            weight.copy_(drawn / 3 + name.endswith(".w"))
-    return model
+    return lens_model(d_vocab=100, n_ctx=POS, **OTHER_SHAPES[kind])
 
 
 def cache_of(model: Any, examples: ai.Examples) -> dict[str, Tensor]:
@@ -278,45 +263,16 @@ def test_a_curve_has_random_circuits_of_equal_size() -> None:
     assert curve.n_edges == 23
     np.testing.assert_allclose(curve.logit_difference[-1], 1)
     assert np.isnan(curve.random_logit_difference[-1]).all()  # no other circuit has all edges
-    for circuit in circuits:
-        others, are_all = random_circuits(bench, circuit, 10, np.random.default_rng(0))
-        assert are_all == (circuit.size == 23)
-        assert len({each.tobytes() for each in (circuit.edges, *others)}) == 1 + len(others)
-        assert (others.sum((1, 2)) == circuit.size).all()
-        assert len(others) == (0 if are_all else 10)
+    others, are_all = random_circuits(bench, circuits[1], 10, np.random.default_rng(0))
+    assert not are_all
+    assert len({each.tobytes() for each in (circuits[1].edges, *others)}) == 1 + 10
+    assert (others.sum((1, 2)) == 12).all()
     alone = ai.score_circuit(bench, circuits[1], n_subsets=0)
     assert alone.faithfulness.logit_difference == pytest.approx(curve.logit_difference[1])
     assert curve.random_accuracy.shape == (3, 10)
     assert curve.random_accuracy[1].mean() < 0.5
     assert list(curve.to_frame()["size"]) == [5, 12, 23]
-    pruned = ai.prune(bench, quiet=True)
-    assert pruned.parts == "residual edges"
-    assert (bench.faithfulness(pruned.edges[None]) >= 0.9).all()
-
-
-def test_masked_padding_changes_no_score() -> None:
-    """Nor what a circuit answers."""
-    model, n = random_model("pre", n_layers=2, n_heads=4), POS - 1
-    short: Any = [ai.Examples(e.tokens[:, :n], e.answers) for e in (CLEAN, CORRUPTED)]
-    fill = np.full((N, 1), 7)
-    padded: Any = [
-        ai.Examples(
-            np.hstack([fill, e.tokens]), e.answers,
-            attention_mask=np.hstack([0 * fill, np.ones((N, n), np.int64)]),
-        )
-        for e in short
-    ]  # fmt: skip
-    found, expected = (
-        ai.edge_attribution(model, one, other, METRIC).scores for one, other in (padded, short)
-    )
-    np.testing.assert_allclose(found, expected, atol=1e-12)
-    benches = [
-        ai.EdgeAblation(model, one, references=other, parts="residual edges")
-        for one, other in (padded, short)
-    ]
-    cut = benches[0].reachable & (np.random.default_rng(2).random(found.shape) < 0.5)
-    one, other = (each.measure(cut[None]) for each in benches)
-    np.testing.assert_allclose(one, other, atol=1e-12)
+    assert (bench.faithfulness(ai.prune(bench, quiet=True).edges[None]) >= 0.9).all()
 
 
 def test_a_divergence_has_no_gradient_in_the_clean_run_and_one_along_the_path() -> None:
@@ -332,18 +288,13 @@ def test_a_divergence_has_no_gradient_in_the_clean_run_and_one_along_the_path() 
     assert found.scores[:, 0].sum() == pytest.approx(found.corrupted, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("call", "why"),
-    [
-        (lambda m: ai.edge_attribution(m, CLEAN, CORRUPTED, METRIC, steps=0), "steps is 0"),
-        (lambda m: ai.edge_attribution(m, CLEAN, CORRUPTED[:3], METRIC), "clean has shape"),
-        (lambda m: ai.edge_attribution(m, CLEAN, CORRUPTED, ai.rank(CLEAN)), "no gradient"),
-        (
-            lambda m: ai.EdgeAblation(m, CLEAN, references=CORRUPTED[:3], parts="residual edges"),
-            "sequences has shape",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("call", "why"), [
+    (lambda m: ai.edge_attribution(m, CLEAN, CORRUPTED, METRIC, steps=0), "steps is 0"),
+    (lambda m: ai.edge_attribution(m, CLEAN, CORRUPTED[:3], METRIC), "clean has shape"),
+    (lambda m: ai.edge_attribution(m, CLEAN, CORRUPTED, ai.rank(CLEAN)), "no gradient"),
+    (lambda m: ai.EdgeAblation(m, CLEAN, references=CORRUPTED[:3], parts="residual edges"),
+     "sequences has shape"),
+])  # fmt: skip
 def test_what_does_not_fit_is_refused(call: Callable[[Any], Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         call(model_of("pre"))
@@ -384,14 +335,8 @@ def test_examples_may_be_answered_anywhere() -> None:
     metric = ai.logit_difference(clean, corrupted)
     found = ai.edge_attribution(model, clean, corrupted, metric).scores
     each = []
-    assert CLEAN.answers is not None
-    assert CORRUPTED.answers is not None
     for row in range(N):
-        one, other = (
-            ai.Examples(e.tokens[row : row + 1, : at[row] + 1], answers[row : row + 1])
-            for e, answers in ((clean, CLEAN.answers), (corrupted, CORRUPTED.answers))
-        )
+        cut: list[Any] = [clean[row], corrupted[row]]
+        one, other = (ai.Examples(e.tokens[:, : at[row] + 1], e.answers) for e in cut)
         each.append(ai.edge_attribution(model, one, other, ai.logit_difference(one, other)).scores)
     np.testing.assert_allclose(found, np.mean(each, 0), atol=1e-12)
-    bench = ai.EdgeAblation(model, clean, references=corrupted, parts="residual edges")
-    assert bench.n_parts == 110

@@ -47,5 +47,9 @@ def test_a_trained_run(finished_run: ai.Run) -> None:
     one, two = (ai.learning_coefficient(finished_run, steps=10, seed=0) for _ in range(2))
     assert one.tolist() == two.tolist()
     assert len(set(one)) == 2
+    wrong: dict[str, Any] = {"chains": 0, "steps": 1.5, "seed": "a", "lr": 0.0, "n_beta": np.nan}
+    for name, value in wrong.items():
+        with pytest.raises(ai.ConfigError, match=f"{name} is {value!r}; expected"):
+            ai.learning_coefficient(finished_run, **{name: value})
     with pytest.raises(ai.ConfigError, match="the losses of the chain are not finite"):
         ai.learning_coefficient(finished_run, steps=10, lr=1e9)

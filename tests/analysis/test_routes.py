@@ -1,20 +1,19 @@
 """Route scores of models whose route is known, in two and more layers."""
 
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
-from small_models import EACH_EXACT, FEW_KEYS, random_model, small_exact
+from small_models import EACH_EXACT, FEW_KEYS, random_model, small_exact, with_idle_layer
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.routes import (
     ROUTES,
     RouteName,
     RouteScores,
+    route_edges,
     route_layers,
     route_scores,
 )
@@ -22,15 +21,10 @@ from anchor_interp.interventions.edge_ablation import reachable_edges
 from anchor_interp.interventions.edge_outputs import ablate_edges, edge_outputs
 from anchor_interp.interventions.masks import no_edges
 from anchor_interp.models.exact import (
-    MECHANISMS,
     Mechanism,
     Normalization,
-    exact_model,
-    exact_shape,
 )
-from anchor_interp.models.transformer import HookedTransformer, empty_model, place
-from anchor_interp.runs.run import Run
-from anchor_interp.tasks.anchor import TASKS, AnchorTask
+from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import replace_keys
 from anchor_interp.tasks.functions import Affine, Anchor
 from anchor_interp.tasks.sequences import drawn_sequences
@@ -62,52 +56,31 @@ def test_an_exact_model_takes_only_its_own_route(
     assert len(found.details) == 9
 
 
-def test_the_papers_task() -> None:
-    model = exact_model("inferential")
-    found = route_scores(model, TASKS["complexity-control"], n=20)
-    assert found.inferential == pytest.approx(1, abs=1e-3)
-    assert found.symmetric == pytest.approx(0, abs=1e-3)
-
-
-def test_a_route_may_share_legs_with_another() -> None:
-    """In the lookup model the second anchor takes the direct way of the inferential route."""
-    found = route_scores(small_exact("lookup", "post"), FEW_KEYS, n=40)
-    legs = {(leg.route, leg.source): leg.effect for leg in found.details}
-    assert legs["inferential", "second"] == pytest.approx(1, abs=1e-3)
-    assert legs["inferential", "first"] == pytest.approx(0, abs=1e-3)
-    assert legs["symmetric", "second"] == pytest.approx(0, abs=1e-3)
-
-
-def with_idle_layer(mechanism: Mechanism, at: int) -> HookedTransformer:
-    """An exact pre-LayerNorm model with an additional layer of zeros, which does nothing."""
-    shape = exact_shape(mechanism, FEW_KEYS, normalization="pre")
-    model = empty_model(replace(shape, n_layers=3), dtype=torch.float32)
-    weights = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
-    for name, value in small_exact(mechanism, "pre").named_parameters():
-        parts = name.split(".")
-        if parts[0] == "blocks":
-            layer = int(parts[1])
-            parts[1] = str(layer + (layer >= at))
-        weights[".".join(parts)] = value.detach()
-    model.load_state_dict(weights, strict=False)
-    return place(model, "cpu")
-
-
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_every_split_of_the_layers_is_tried(mechanism: Mechanism) -> None:
+@pytest.mark.parametrize(
+    ("mechanism", "at", "splits"),
+    [("symmetric", 0, {2}), ("inferential", 1, {1, 2}), ("lookup", 2, {1})],
+)
+def test_every_split_of_the_layers_is_tried(
+    mechanism: Mechanism, at: int, splits: set[int]
+) -> None:
     """The idle layer is below, between or above the two layers that act."""
-    right: dict[int, set[int]] = {0: {2}, 1: {1, 2}, 2: {1}}
-    for at, splits in right.items():
-        found = route_scores(with_idle_layer(mechanism, at), FEW_KEYS, n=20)
-        for route, score in as_dict(found).items():
-            assert score == pytest.approx(float(route == OF[mechanism]), abs=1e-3)
-        for split in (1, 2):
-            own = [x for x in found.details if (x.route, x.split) == (OF[mechanism], split)]
-            assert len(own) == 3
-            if split in splits:
-                assert min(leg.effect for leg in own) == pytest.approx(1, abs=1e-3)
-            else:
-                assert min(leg.effect for leg in own) == pytest.approx(0, abs=1e-3)
+    found = route_scores(with_idle_layer(mechanism, at), FEW_KEYS, n=20)
+    for route, score in as_dict(found).items():
+        assert score == pytest.approx(float(route == OF[mechanism]), abs=1e-3)
+    for split in (1, 2):
+        own = [x for x in found.details if (x.route, x.split) == (OF[mechanism], split)]
+        assert len(own) == 3
+        assert min(leg.effect for leg in own) == pytest.approx(float(split in splits), abs=1e-3)
+
+
+def test_routes_in_more_layers_and_heads() -> None:
+    deep = random_model(n_layers=4, n_heads=2)
+    expected = np.zeros((4, 2, 9, 9), bool)
+    expected[:3, :, 8, [2, 3]] = True
+    expected[1:, :, 8, 1] = True
+    assert (route_edges(deep, ROUTES["symmetric"], 9, 1) == expected).all()
+    with pytest.raises(ConfigError, match="split is 4; expected at most 3"):
+        route_layers(deep, ROUTES["symmetric"], 4)
 
 
 def test_a_leg_computed_sequence_by_sequence_agrees() -> None:
@@ -143,33 +116,16 @@ def test_a_leg_computed_sequence_by_sequence_agrees() -> None:
     assert as_dict(again) == as_dict(found) != as_dict(route_scores(model, FEW_KEYS, n=40, seed=4))
 
 
-def test_layers_of_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    route = ROUTES["inferential"]
-    deep = random_model(n_layers=4)
-    assert route_layers(deep, route) == ((range(3), route.early), (range(1, 4), route.late))
-    assert route_layers(deep, route, 1) == ((range(1), route.early), (range(1, 4), route.late))
-    flat = random_model(n_layers=2)
-    assert route_layers(flat, route) == route_layers(flat, route, 1)
-    with pytest.raises(ConfigError, match="split is 4; expected at most 3"):
-        route_layers(deep, route, 4)
-    with pytest.raises(ConfigError, match="1 layer; expected at least two"):
-        route_layers(random_model(n_layers=1), route)
-
-
 SHORT = AnchorTask(key_max=31, length=3, unseen=())
 ALONE = AnchorTask(anchors=(Anchor(1, Affine(1)),), key_max=31, unseen=())
 
 
-@pytest.mark.parametrize(
-    ("change", "arguments", "message"),
-    [
-        ({"n_layers": 1}, {}, "1 layer; expected at least two"),
-        ({}, {"task": SHORT}, "4 anchors and length 3; expected at least 2 anchors"),
-        ({}, {"task": ALONE}, "1 anchors and length 9"),
-        ({}, {"n": 0}, "n is 0"),
-    ],
-)
+@pytest.mark.parametrize(("change", "arguments", "message"), [
+    ({"n_layers": 1}, {}, "1 layer; expected at least two"),
+    ({}, {"task": SHORT}, "4 anchors and length 3; expected at least 2 anchors"),
+    ({}, {"task": ALONE}, "1 anchors and length 9"),
+    ({}, {"n": 0}, "n is 0"),
+])  # fmt: skip
 def test_bad_input_is_refused(
     change: dict[str, Any], arguments: dict[str, Any], message: str
 ) -> None:
@@ -202,18 +158,3 @@ def test_a_token_without_an_effect_leaves_the_legs_of_the_others() -> None:
     assert found.reason is not None
     assert "too few answers change, 0 of 40 with the key: " in found.reason
     assert {leg.source for leg in found.details} == {"first", "second"}
-
-
-def test_a_loop_over_checkpoints_ends(finished_run: Run) -> None:
-    task = finished_run.config.anchor_task
-    found = finished_run.at_every_step(lambda model: route_scores(model, task, n=20))
-    assert [*found] == finished_run.steps
-    for scores in found.values():
-        assert (scores.reason is None) == np.isfinite(scores.symmetric)
-
-
-def test_a_damaged_model_is_refused() -> None:
-    damaged = random_model()
-    damaged.unembed.W_U.data[0, 0] = torch.nan
-    with pytest.raises(ConfigError, match=r"unembed\.W_U holds 1 of .* not finite"):
-        route_scores(damaged, FEW_KEYS, n=20)

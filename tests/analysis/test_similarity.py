@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_models import EACH_EXACT, LAYOUTS
 from thirty_keys import (
-    CASES,
-    LAYOUTS,
     SMALL,
     arbitrary_model,
     known_model,
@@ -36,7 +35,7 @@ from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.sequences import draw
 
 
-@pytest.mark.parametrize(("mechanism", "normalization"), CASES)
+@EACH_EXACT
 def test_only_the_inferential_model_has_parallel_values(
     mechanism: Mechanism, normalization: Normalization
 ) -> None:
@@ -54,7 +53,7 @@ def test_only_the_inferential_model_has_parallel_values(
             assert test.p_value > 0.2
 
 
-@pytest.mark.parametrize(("mechanism", "normalization"), CASES)
+@EACH_EXACT
 def test_answers_are_parallel_if_the_model_has_them(
     mechanism: Mechanism, normalization: Normalization
 ) -> None:
@@ -80,7 +79,7 @@ def test_answers_are_parallel_if_the_model_has_them(
         assert test.equal == pytest.approx(share - (1 - share) / 29, abs=0.02)
 
 
-@pytest.mark.parametrize(("mechanism", "normalization"), CASES)
+@EACH_EXACT
 def test_what_a_second_anchor_mask_leaves(
     mechanism: Mechanism, normalization: Normalization
 ) -> None:
@@ -114,7 +113,6 @@ def test_the_papers_items() -> None:
     task = TASKS["complexity-control"]
     model = anchor_interp.load("tiny/inferential/1").model
     values = value_similarity(model, task, n_contexts=1)
-    assert values.anchors == tuple((a,) for a in (1, 2, 3, 4) for _ in range(11))
     assert values.keys.tolist() == list(range(30, 41)) * 4
     assert (values.values == values.keys + np.repeat([5, 1, -2, -8], 11)).all()
     blocks = block_similarity(model, task)
@@ -122,9 +120,6 @@ def test_the_papers_items() -> None:
     assert blocks.contrast.difference > 0.3
     answers = answer_similarity(model, task, n_contexts=1)
     assert answers.values[[0, 6, 11, 17]].tolist() == [26, 32, 32, 38]
-    for found in (values, blocks, answers):
-        np.testing.assert_allclose(found.cosine, found.cosine.T, atol=1e-12)
-        np.testing.assert_allclose(np.diag(found.cosine), 1)
     assert value_similarity(model, task, n_contexts=1).contrast == values.contrast
     assert value_similarity(model, task, n_contexts=1, seed=1).contrast != values.contrast
 
@@ -177,19 +172,9 @@ def test_each_tensor_is_what_its_reader_sees(normalization: Normalization) -> No
     np.testing.assert_allclose(state("X_do", 1) @ W_U + b_U, logits, atol=1e-12)
 
 
-def test_hooks_in_force_act_on_every_analysis() -> None:
-    """With the values of layer 1 zeroed nothing is parallel any more."""
-    model = known_model("inferential", "post")
-    free = value_similarity(model, SMALL, n_contexts=1)
-    with hooked(model, {"blocks.1.attn.hook_v": torch.zeros_like}):
-        zeroed = value_similarity(model, SMALL, n_contexts=1)
-    assert free.contrast.difference > 0.9
-    assert (zeroed.contrast.difference, zeroed.contrast.effect) == (0, None)
-
-
 @pytest.mark.parametrize(
     ("mechanism", "normalization"),
-    [("symmetric", "post"), ("inferential", "pre"), ("lookup", "post")],
+    [("inferential", "pre"), ("lookup", "post")],
 )
 def test_double_precision_has_the_contrasts_of_single(
     mechanism: Mechanism, normalization: Normalization
@@ -357,15 +342,6 @@ def test_smooth_keys_alone_have_no_contrast() -> None:
     found = contrast_of(np.eye(60)[VALUES][None])
     assert found.difference == pytest.approx(1, abs=0.1)
     assert found.p_value == 1 / 48
-
-
-def test_p_is_uniform_without_a_rule() -> None:
-    generator = np.random.default_rng(2)
-    p_values = np.array(
-        [contrast_of(generator.standard_normal((1, 4, 24, 5))).p_value for _ in range(200)]
-    )
-    for level in (1 / 12, 0.25, 0.5, 0.75):  # steps of 1/48, 200 draws scatter by 0.035
-        assert np.mean(p_values <= level) == pytest.approx(level, abs=0.1)
 
 
 def test_relabellings_are_drawn_if_there_are_too_many() -> None:

@@ -157,8 +157,6 @@ ATTACKS = {
     ("unread state loses the order", "inferential"),
     ("unread state gains an order", "symmetric"),
     ("dead logits move", "inferential"),
-    ("unread state loses the order", "neurips-inferential"),
-    ("unread state gains an order", "neurips-symmetric"),
 ])  # fmt: skip
 def test_training_that_keeps_the_answers_keeps_the_verdict(attack: str, name: str) -> None:
     run, wanted = ai.load(f"tiny/{name}/1"), ATTACKS[attack]

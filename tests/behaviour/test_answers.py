@@ -1,5 +1,7 @@
 """Maps of answers, on models whose function is known and on shares made by hand."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -29,17 +31,12 @@ def test_exact_models_apply_one_function_everywhere() -> None:
     )
     assert symmetric.mixture == {"rule": 0, "other order": 1, "none": 0, "borrowed": 0}
     pairs = ((1, 2), (2, 1), (3, 4), (4, 3))
+    assert symmetric.functions[:2] == ("rule", "other order")
+    assert "(2, 4): x - 7" in symmetric.functions  # of (4, 2) too, named by the first
+    assert "(3, 4): x - 6" not in symmetric.functions  # for (4, 3) this is the symmetric target
     everywhere = answer_map(ai.exact_model("symmetric", task), task, pairs=pairs, n=2)
     assert everywhere.cells["exception"] == pytest.approx(1 / 4)  # (3, 4): x - 6
     assert everywhere.cells["rule"] == pytest.approx(2 / 4)
-
-
-def test_functions_are_those_of_the_seen_pairs_named_by_the_first() -> None:
-    found = answer_map(ai.exact_model("symmetric", TASKS["neurips"]), TASKS["neurips"], n=2)
-    assert found.functions[:2] == ("rule", "other order")
-    assert "(2, 4): x - 7" in found.functions  # of (4, 2) too
-    assert "(3, 4): x - 6" not in found.functions  # for (4, 3) this is the symmetric target
-    assert found.functions[-1] == "none"
 
 
 def test_a_rule_that_a_seen_pair_has_is_named_with_it() -> None:
@@ -80,37 +77,18 @@ def test_a_pair_has_one_map_whatever_else_is_asked() -> None:
             np.testing.assert_array_equal(shares[..., one], alone.shares[0, ..., other])
 
 
-def test_a_frame_has_one_row_a_cell() -> None:
-    frame = answer_map(ai.load("exact/inferential"), n=2).to_frame()
-    assert len(frame) == 2 * 80 * 7
-    assert set(frame["function"]) == {"rule"}
-
-
-def test_the_key_alone_explains_what_hangs_on_the_key_alone() -> None:
-    right = np.zeros((1, 80, 7))
-    right[:, ::2] = 1
-    explained = hand_map(right, 10).explained
-    assert explained is not None
-    assert explained.key == pytest.approx(1)
-    assert explained.cell == pytest.approx(1)
-    assert explained.position == pytest.approx(0)
-    assert explained.noise == pytest.approx(0)
-
-
-def test_chance_explains_nothing_and_the_parts_add_up() -> None:
-    generator = np.random.default_rng(0)
-    explained = hand_map(generator.binomial(10, 0.4, (2, 80, 7)) / 10, 10).explained
-    assert explained is not None
-    for part in (explained.key, explained.position, explained.cell, explained.pair):
-        assert abs(part) < 0.03
-    assert explained.cell + explained.pair + explained.noise == pytest.approx(1)
-
-
-def test_the_pair_explains_what_differs_between_the_orders() -> None:
-    right = np.stack([np.ones((80, 7)), np.zeros((80, 7))])
-    explained = hand_map(right, 10).explained
-    assert explained is not None
-    assert [explained.cell, explained.pair] == pytest.approx([0, 1])
+def test_parts_of_the_variance_add_up() -> None:
+    """Answers that hang on the key alone, on the pair alone, and on chance."""
+    of_key, of_pair, found = np.zeros((1, 80, 7)), np.zeros((2, 80, 7)), list[Any]()
+    of_key[:, ::2] = of_pair[0] = 1
+    of_chance = np.random.default_rng(0).binomial(10, 0.4, (2, 80, 7)) / 10
+    for shares in (of_key, of_pair, of_chance):
+        found.append(hand_map(shares, 10).explained)
+    parts = [[each.key, each.position, each.cell, each.pair, each.noise] for each in found]
+    assert parts[0] == pytest.approx([1, 0, 1, 0, 0], abs=1e-9)
+    assert parts[1] == pytest.approx([0, 0, 0, 1, 0], abs=1e-9)
+    assert parts[2] == pytest.approx([0, 0, 0, 0, 1], abs=0.03)
+    assert sum(parts[2][2:]) == pytest.approx(1)
 
 
 def test_a_cell_without_a_majority_holds_nothing() -> None:
@@ -135,15 +113,16 @@ def test_a_mixture_is_told_by_its_shares_and_becomes_columns() -> None:
     assert one.mixture == pytest.approx(
         {"rule": 0.5, "other order": 0, "none": 0.1, "borrowed": 0.4}
     )
-    measure = column_measure("anchor_interp.behaviour.answers:mixture")
-    assert measure(ai.load("exact/inferential"))["rule"] == 1
-
-
-def test_what_cannot_be_mapped_is_refused() -> None:
     run = ai.load("exact/inferential")
-    with pytest.raises(ConfigError, match="n is 1"):
-        answer_map(run, n=1)
-    with pytest.raises(ConfigError, match="no unseen pair"):
-        answer_map(run.transformer, TASKS["reasoning-complexity-0"])
-    with pytest.raises(ConfigError, match="is None; expected an AnchorTask"):
-        answer_map(run.transformer)
+    assert column_measure("anchor_interp.behaviour.answers:mixture")(run)["rule"] == 1
+    frame = answer_map(run, n=2).to_frame()
+    assert len(frame) == 2 * 80 * 7
+    assert set(frame["function"]) == {"rule"}
+    nowhere: Any = TASKS["reasoning-complexity-0"]
+    for model, task, n, message in (
+        (run, None, 1, "n is 1"),
+        (run.transformer, nowhere, 2, "no unseen pair"),
+        (run.transformer, None, 2, "is None; expected an AnchorTask"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            answer_map(model, task, n=n)

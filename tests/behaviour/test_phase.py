@@ -36,64 +36,42 @@ def measured(
     key: float | None = 1.0,
 ) -> Evaluation:
     return Evaluation(
-        steps=1,
-        train_accuracy=train,
-        id_accuracy=seen,
-        ood_accuracy=ood,
-        symmetric_accuracy=symmetric,
-        commutativity=commutativity,
-        key_dependence=key,
-        pair_accuracy=(),
-        unseen=(),
-        cells=CellAccuracy(0.95, seen, ood, ood),
-        stable_rank=1.0,
-        stable_rank_at_init=None,
-        condensation=0.0,
-        condensation_at_init=None,
-        n=1,
-        seed=0,
-    )
+        steps=1, train_accuracy=train, id_accuracy=seen, ood_accuracy=ood,
+        symmetric_accuracy=symmetric, commutativity=commutativity, key_dependence=key,
+        pair_accuracy=(), unseen=(), cells=CellAccuracy(0.95, seen, ood, ood), stable_rank=1.0,
+        stable_rank_at_init=None, condensation=0.0, condensation_at_init=None, n=1, seed=0,
+    )  # fmt: skip
 
 
-@given(maybe, shares, maybe, maybe, maybe, maybe)
-def test_every_measurement_has_a_phase_and_a_reason(
-    train: float | None,
-    seen: float,
-    ood: float | None,
-    symmetric: float | None,
-    commutativity: float | None,
-    key: float | None,
-) -> None:
-    decision = decide(measured(train, seen, ood, symmetric, commutativity, key))
+@given(st.builds(measured, maybe, shares, maybe, maybe, maybe, maybe))
+def test_every_measurement_has_a_phase_and_a_reason(evaluation: Evaluation) -> None:
+    decision = decide(evaluation)
     assert decision.phase in typing.get_args(Phase)
     assert decision.reason
 
 
-@pytest.mark.parametrize(
-    ("evaluation", "phase"),
-    [
-        (measured(train=0.899), "undertrained"),
-        (measured(train=0.899, ood=1.0), "undertrained"),
-        (measured(train=None, ood=0.6), "inferential"),
-        (measured(train=0.9, seen=0.899), "memorizing"),
-        (measured(seen=0.5, ood=0.5), "other"),
-        (measured(seen=0.9, ood=0.5), "inferential"),
-        (measured(ood=0.9, commutativity=1.0, symmetric=0.1), "inferential"),
-        # a task with a symmetric target
-        (measured(ood=0.1, symmetric=0.5, commutativity=0.1), "symmetric"),
-        (measured(ood=0.1, symmetric=0.49, commutativity=0.69), "composite"),
-        (measured(ood=0.1, symmetric=0.49, commutativity=0.99), "other"),
-        # a task without one
-        (measured(ood=0.49, commutativity=0.7), "symmetric"),
-        (measured(ood=0.49, commutativity=0.69), "composite"),
-        (measured(ood=0.0, commutativity=1.0, key=0.0), "other"),  # a constant answer
-        # a task whose only unseen pairs have equal anchors
-        (measured(ood=0.1, commutativity=None), "other"),
-        # a task without unseen pairs
-        (measured(ood=None, commutativity=None, key=None), "other"),
-        (measured(seen=0.2, ood=None, commutativity=None, key=None), "memorizing"),
-    ],
-)
+@pytest.mark.parametrize(("evaluation", "phase"), [
+    (measured(train=0.899), "undertrained"),
+    (measured(train=0.899, ood=1.0), "undertrained"),
+    (measured(train=None, ood=0.6), "inferential"),
+    (measured(train=0.9, seen=0.899), "memorizing"),
+    (measured(seen=0.5, ood=0.5), "other"),
+    (measured(seen=0.9, ood=0.5), "inferential"),
+    (measured(ood=0.9, commutativity=1.0, symmetric=0.1), "inferential"),
+    # a task with a symmetric target
+    (measured(ood=0.1, symmetric=0.5, commutativity=0.1), "symmetric"),
+    (measured(ood=0.1, symmetric=0.49, commutativity=0.69), "composite"),
+    (measured(ood=0.1, symmetric=0.49, commutativity=0.99), "other"),
+    # a task without one
+    (measured(ood=0.49, commutativity=0.7), "symmetric"),
+    (measured(ood=0.49, commutativity=0.69), "composite"),
+    (measured(ood=0.0, commutativity=1.0, key=0.0), "other"),  # a constant answer
+    # a task whose only unseen pairs have equal anchors
+    (measured(ood=0.1, commutativity=None), "other"),
+    # a task without unseen pairs
+    (measured(ood=None, commutativity=None, key=None), "other"),
+    (measured(seen=0.2, ood=None, commutativity=None, key=None), "memorizing"),
+])  # fmt: skip
 def test_each_rule_decides_at_its_threshold(evaluation: Evaluation, phase: Phase) -> None:
     assert classify(evaluation) == phase
 

@@ -118,17 +118,14 @@ def test_a_split_is_read_once_for_accuracy_and_loss(
     assert len(passes) == 1
 
 
-def test_a_proof_of_any_length_counts_by_its_judgement() -> None:
+def test_a_proof_may_be_longer_than_the_right_one() -> None:
     """A model that repeats a word, then judges, is right; one that does not end is wrong."""
     task = Prontoqa(hops=1)
     drawn = draw_examples(task, "id", 8, seed=0)
     longest = int((drawn.lengths - drawn.starts).max())
-    for n_more, expected in ((0, 1), (30, 1)):
-        judged = [answer[-2:] for answer in drawn.answers()]
-        written = [(2,) * (longest - 2 + n_more) + answer for answer in judged]
-        assert task.score(drawn, written).tolist() == [expected] * 8
-        unended = [answer[:-1] for answer in written]
-        assert not task.score(drawn, unended).any()
+    written = [(2,) * (longest + 28) + answer[-2:] for answer in drawn.answers()]
+    assert task.score(drawn, written).all()
+    assert not task.score(drawn, [answer[:-1] for answer in written]).any()
     model = build_model(ModelConfig(d_vocab=50, n_ctx=task.length + 40), InitConfig(0.3), seed=0)
     with torch.no_grad():
         model.unembed.b_U[0] = -1e4  # the end token never comes

@@ -1,7 +1,6 @@
 """Concepts: pictures are functions of (seed, stream, index), and show what their node says."""
 
 import re
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -51,24 +50,9 @@ def test_a_picture_depends_on_seed_stream_index_and_node_alone() -> None:
     assert (many.pixels[:1030] == few.pixels).all()
     assert (many.conditions[:1030] == few.conditions).all()
     for seed, stream in ((4, "train"), (3, "test")):
-        assert (
-            (task.pictures(nodes[:50], seed=seed, stream=stream).pixels != few.pixels[:50])
-            .any((1, 2, 3))
-            .all()
-        )
+        other = task.pictures(nodes[:50], seed=seed, stream=stream).pixels
+        assert (other != few.pixels[:50]).any((1, 2, 3)).all()
     assert len(np.unique(few.pixels[:1000].reshape(1000, -1), axis=0)) == 1000
-
-
-def test_large_pictures_are_drawn_in_little_memory() -> None:
-    task = Concepts(pixels=128)
-    nodes = bits_of(task.trained)[np.arange(256) % 4]
-    tracemalloc.start()
-    pixels = task.pictures(nodes, seed=0, stream="x").pixels
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert most < 10 * pixels.nbytes
-    some = task.pictures(nodes[:3], seed=0, stream="x").pixels
-    np.testing.assert_array_equal(pixels[:3], some)
 
 
 def test_objects_have_the_size_and_colour_that_the_model_is_told() -> None:
@@ -115,15 +99,11 @@ def test_own_attributes_are_a_value(tmp_path: Any) -> None:
     [
         ({"attributes": (("circle", "trangle"),)}, "names 'trangle' (did you mean 'triangle'?)"),
         ({"attributes": (("circle", "small"),)}, "has circle and small; expected two values of"),
-        ({"attributes": (("red", "red"),)}, "has red and red; expected two values of one"),
         ({"attributes": (("red", "blue"),) * 2}, "are colour, colour; expected one or more"),
-        ({"attributes": ()}, "are none; expected one or more"),
         ({"trained": ("00",)}, "task.trained has '00'; expected 3 bits, such as 010"),
-        ({"tested": ("01x",)}, "task.tested has '01x'; expected 3 bits, such as 010"),
         ({"tested": ()}, "task.tested is empty; name at least one node"),
         ({"tested": ("000",)}, "the node 000 is named twice in trained and tested"),
         ({"pixels": 30}, "task.pixels is 30; expected a multiple of 4"),
-        ({"pixels": 8}, "task.pixels is 8; expected at least 12"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_has_one_clear_line(fields: dict[str, Any], message: str) -> None:

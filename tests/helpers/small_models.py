@@ -1,14 +1,18 @@
 """Small models: exact models of a task with few keys, and narrow random ones."""
 
+import warnings
+from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from anchor_interp.models.exact import MECHANISMS, Mechanism, exact_answer, exact_model
+from anchor_interp.models.exact import MECHANISMS, Mechanism, exact_answer, exact_model, exact_shape
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
-from anchor_interp.models.transformer import HookedTransformer, build_model
+from anchor_interp.models.transformer import HookedTransformer, build_model, empty_model, place
+from anchor_interp.models.transformer_lens import HookedTransformerConfig
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.sequences import Sequences
 
@@ -51,6 +55,40 @@ def random_model(
         normalization=normalization, d_vocab=120, n_ctx=10, bias=True,
     )  # fmt: skip
     return build_model(shape, InitConfig(gamma=0.2), seed=seed, dtype=torch.float64)
+
+
+def lens_model(**settings: Any) -> HookedTransformer:
+    """A random model in float64 with TransformerLens's settings, also those that no run has."""
+    usual: dict[str, Any] = {
+        "n_layers": 2, "n_heads": 4, "d_model": 16, "d_head": 4, "d_mlp": 12, "d_vocab": 120,
+        "n_ctx": 10, "act_fn": "gelu", "normalization_type": "LN", "init_weights": False,
+        "seed": None, "device": "cpu", "dtype": torch.float64,
+    }  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
+        cfg = HookedTransformerConfig(**usual | settings)
+        model = HookedTransformer(cfg, move_to_device=False).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            drawn = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+            weight.copy_(drawn / 3 + name.endswith(".w"))
+    return model
+
+
+def with_idle_layer(mechanism: Mechanism, at: int) -> HookedTransformer:
+    """An exact pre-LayerNorm model with an additional layer of zeros, which does nothing."""
+    shape = exact_shape(mechanism, FEW_KEYS, normalization="pre")
+    model = empty_model(replace(shape, n_layers=3), dtype=torch.float32)
+    weights = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    for name, value in small_exact(mechanism, "pre").named_parameters():
+        parts = name.split(".")
+        if parts[0] == "blocks":
+            layer = int(parts[1])
+            parts[1] = str(layer + (layer >= at))
+        weights[".".join(parts)] = value.detach()
+    model.load_state_dict(weights, strict=False)
+    return place(model, "cpu")
 
 
 def with_offsets(model: HookedTransformer, *, seed: int = 1) -> HookedTransformer:

@@ -1,12 +1,11 @@
 """The complexity-control task on 30 keys, with models whose mechanism is known."""
 
-import itertools
 from functools import lru_cache
 
 import torch
 from small_models import with_offsets
 
-from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization, exact_model
+from anchor_interp.models.exact import Mechanism, Normalization, exact_model
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from anchor_interp.tasks.anchor import AnchorTask
@@ -17,8 +16,6 @@ SMALL = AnchorTask(
     unseen=((3, 4), (4, 3)), key_min=20, key_max=49, length=7,
 )  # fmt: skip
 """The papers' anchors on 30 keys: exact models are a third as wide."""
-LAYOUTS: list[Normalization] = ["post", "pre"]
-CASES = list(itertools.product(MECHANISMS, LAYOUTS))
 
 
 @lru_cache

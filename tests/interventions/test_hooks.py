@@ -3,17 +3,16 @@
 import dataclasses
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
 
-from anchor_interp._util.errors import ConfigError, HookError
+from anchor_interp._util.errors import HookError
 from anchor_interp.interventions import hooks
 from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.interventions.patched_passes import replaced_run
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
-from anchor_interp.models.transformer import HookedTransformer, build_model, layout, token_rows
+from anchor_interp.models.transformer import HookedTransformer, build_model
 
 SHAPE = ModelConfig(d_model=8, d_head=4, d_mlp=8, d_vocab=30, n_ctx=6)
 ROWS = torch.arange(12).reshape(2, 6)
@@ -120,27 +119,3 @@ def test_a_large_vocabulary_takes_more_passes(
         torch.testing.assert_close(found, whole)
         sizes.append(seen)
     assert sizes == [[10], [2] * 5, [1] * 10]
-
-
-@pytest.mark.parametrize(
-    ("tokens", "message"),
-    [
-        (torch.zeros(2, 6), "expected an array of integers"),
-        (torch.zeros(2, 7, dtype=torch.long), "has 7 positions; expected 1 to 6"),
-        (torch.full((2, 6), 30), "tokens run from 30 to 30; expected 0 to 29"),
-        ([[1, 2]], "expected an array of integers"),
-        (np.array([1, 2]), "expected an array of integers"),
-    ],
-)
-def test_tokens_are_checked(
-    model: HookedTransformer, tokens: Any, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    with pytest.raises(ConfigError, match=message):
-        token_rows(model, tokens)
-
-
-def test_layout() -> None:
-    pre = ModelConfig(d_model=8, d_head=4, d_mlp=8, normalization="pre")
-    assert layout(build_model(pre, InitConfig(), seed=0)) == "pre"
-    assert layout(build_model(SHAPE, InitConfig(), seed=0)) == "post"

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,14 +10,13 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
-from small_models import EACH_EXACT, LAYOUTS, random_model, small_exact
+from small_models import EACH_EXACT, LAYOUTS, lens_model, random_model, small_exact
 from torch import Tensor
 from transformer_lens import patching
 from twins import ratios, subset, twins
 from versions import only_3
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.metrics import (
     log_prob,
     logit_difference,
@@ -36,7 +34,7 @@ from anchor_interp.interventions.sites import (
 )
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
 from anchor_interp.models.transformer import token_rows
-from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
+from anchor_interp.models.transformer_lens import HookedTransformer
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.counterfactuals import ContrastPairs, Perturbation
 from anchor_interp.tasks.examples import Examples
@@ -131,20 +129,6 @@ def test_examples_and_sites_share_passes_without_touching_each_other(
         np.testing.assert_allclose(alone.values[:, 0], whole.values[:, i], atol=1e-12)
 
 
-def test_a_pattern_edge_takes_the_donors_value(model: HookedTransformer) -> None:
-    clean, corrupted = twins(n=4)
-    name = "blocks.1.attn.hook_pattern"
-    donor, expected = (activations(model, s.tokens, [name])[name] for s in (clean, corrupted))
-    edge = torch.arange(4), 1, 8, torch.from_numpy(clean.position.astype(np.int64))
-    expected[edge] = donor[edge]
-    rows = token_rows(model, corrupted.tokens)
-    logits = model.run_with_hooks(rows, fwd_hooks=[(name, lambda *_, **__: expected)])
-    metric = logit_difference(clean, corrupted)
-    found = patch(model, clean, corrupted, [Site("pattern", 1, "last", 1, "key")], metric)
-    np.testing.assert_allclose(found.values[0], metric(torch.as_tensor(logits)[:, -1]), atol=1e-12)
-    assert not np.allclose(found.values[0], found.corrupted)
-
-
 # TransformerLens's own patching
 
 GENERIC: dict[Activation, Callable[..., Tensor]] = {
@@ -160,9 +144,11 @@ GENERIC: dict[Activation, Callable[..., Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", GENERIC)
-def test_transformer_lens_agrees(model: HookedTransformer, name: Activation) -> None:
-    clean, corrupted = twins(n=3)
+@pytest.mark.parametrize(
+    ("name", "layout"), [*zip(GENERIC, itertools.cycle(LAYOUTS), strict=False)]
+)
+def test_transformer_lens_agrees(name: Activation, layout: Normalization) -> None:
+    model, (clean, corrupted) = random_model(layout, n_layers=2), twins(n=3)
     metric = logit_difference(clean, corrupted)
     _, cache = model.run_with_cache(token_rows(model, clean.tokens))
     theirs = []  # what it returns is rounded to float32
@@ -269,12 +255,6 @@ def test_the_metrics_follow_from_the_logits() -> None:
         assert probability(clean.targets)(logits.to(half)).dtype == torch.float32
 
 
-def test_answers_that_do_not_exist_are_refused() -> None:
-    pair, narrow = twins(n=4), torch.zeros(4, 20)
-    for metric in (logit_difference(*pair), probability(pair.clean.targets)):
-        refused(functools.partial(metric, narrow), "output tokens are 0 to 19")
-
-
 def result_of(values: list[list[float]], clean: list[float], corrupted: list[float]) -> PatchResult:
     each, one, other = (np.array(x, dtype=np.float64) for x in (values, clean, corrupted))
     return PatchResult((Site("resid_pre", 0),) * len(values), "denoise", each, one, other)
@@ -312,22 +292,6 @@ def test_an_interval_is_that_of_the_mean() -> None:
 # Hooks, other models, bad input
 
 
-def test_hooks_are_removed_after_an_exception(model: HookedTransformer) -> None:
-    pair = twins(n=4)
-    metric = logit_difference(*pair)
-
-    def fails(value: Tensor, hook: Any) -> Tensor:
-        raise ZeroDivisionError(hook.name)
-
-    with model.hooks(fwd_hooks=[("blocks.1.hook_mlp_out", fails)]):
-        with pytest.raises(ZeroDivisionError):
-            patch(model, *pair, [Site("z", 1)], metric)
-        with pytest.raises(ZeroDivisionError):
-            path_patch(model, *pair, [Connection(Site("z", 0))], metric)
-    refused(lambda: patch(model, *pair, [Site("z", 1), Site("z", 1, 9)], metric), "position is 9")
-    assert not any(point.fwd_hooks for point in model.hook_dict.values())
-
-
 def test_hooks_of_the_user_act_in_every_run_and_stay(model: HookedTransformer) -> None:
     pair, sites = twins(n=6), [Site("resid_pre", 1, "key")]
     plain = patch(model, *pair, sites, logit_difference(*pair))
@@ -342,33 +306,9 @@ def test_hooks_of_the_user_act_in_every_run_and_stay(model: HookedTransformer) -
     assert len(model.hook_dict["blocks.0.hook_mlp_out"].fwd_hooks) == 1
 
 
-def test_sequences_arrays_and_tensors_give_the_same(model: HookedTransformer) -> None:
-    pair = twins(n=5)
-    metric = logit_difference(*pair)
-    clean, corrupted = pair.clean.tokens, pair.corrupted.tokens
-    sites = [Site("resid_pre", 1, 3), Site("attn_out", 0, "last"), Site("v", 1, "all", 1)]
-    named = patch(model, *pair, sites, metric)
-    bare = patch(model, clean, corrupted, sites, metric)
-    rows, others = token_rows(model, clean), token_rows(model, corrupted)
-    tensors = patch(model, rows, others, sites, metric)
-    assert np.array_equal(named.values, bare.values)
-    assert np.array_equal(tensors.values, bare.values)
-    one = twins(n=1)
-    at = int(one.clean.position[0])
-    places = [Site("resid_pre", 0, place) for place in ("key", at, at - 9)]
-    values = patch(model, *one, places, logit_difference(*one)).values
-    np.testing.assert_allclose(values, np.broadcast_to(values[0], (3, 1)), atol=1e-12)
-
-
 @only_3
 def test_grouped_heads_of_keys_and_values() -> None:
-    cfg = HookedTransformerConfig(
-        n_layers=1, n_heads=4, n_key_value_heads=2, d_model=16, d_head=4, attn_only=True,
-        d_vocab=120, n_ctx=9, normalization_type="LN", seed=0, device="cpu",
-    )  # fmt: skip
-    with warnings.catch_warnings(), torch.random.fork_rng():
-        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-        model = HookedTransformer(cfg, move_to_device=False).eval()
+    model = lens_model(n_layers=1, n_key_value_heads=2, attn_only=True)
     grid = site_grid(model, ["q", "k", "v", "z"], positions=("last",))
     heads = [sum(site.activation == name for site in grid) for name in ("q", "k", "v", "z")]
     assert heads == [4, 2, 2, 4]
@@ -420,8 +360,10 @@ def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     refused(lambda: patch(model, clean, moved, sites, metric), "elsewhere in 4 of 4")
     paths = [Connection(sites[0])]
     logit: Any = "logit"
-    refused(lambda: patch(model, *pair, sites, logit), "metric is 'logit'; expected a Callable")
-    refused(lambda: path_patch(model, *pair, paths, logit), "metric is 'logit'")
+    refused(lambda: path_patch(model, *pair, paths, logit), "metric is 'logit'; expected a Call")
+    narrow = torch.zeros(4, 20)
+    for each in (metric, probability(clean)):
+        refused(functools.partial(each, narrow), "output tokens are 0 to 19")
     refused(lambda: patch(model, clean, fewer, sites, metric), r"\(4, 9\) and corrupted \(3, 9\)")
     refused(lambda: patch(model, *pair, sites, metric, batch_size=0), "batch_size is 0")
     refused(lambda: patch(model, *pair, sites, metric, direction=nothing), "direction")
@@ -436,5 +378,3 @@ def test_bad_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     refused(lambda: patch(model, *pair, sites, lambda x: x[:, 0, 0]), r"too many.*\(4, 120\)")
     refused(lambda: patch(model, *pair, sites, lambda x: x[:, 0] * torch.nan), "is NaN in all 4")
     refused(lambda: logit_difference(pair.clean), "have no wrong; give Examples")
-    model.unembed.W_U[:] = np.nan
-    refused(lambda: patch(model, *pair, sites, metric), "unembed.W_U holds .* not finite")

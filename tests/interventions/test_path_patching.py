@@ -1,12 +1,11 @@
 """Path patching: known paths, direct effects that add up, a path from the cache."""
 
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small_models import EACH_EXACT, FEW_KEYS, LAYOUTS, random_model, small_exact
+from small_models import EACH_EXACT, FEW_KEYS, LAYOUTS, lens_model, random_model, small_exact
 from torch import Tensor
 from twins import ratios, twins
 from versions import only_3
@@ -25,7 +24,7 @@ from anchor_interp.interventions.sites import (
 )
 from anchor_interp.models.exact import Mechanism, Normalization
 from anchor_interp.models.transformer import token_rows
-from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
+from anchor_interp.models.transformer_lens import HookedTransformer
 from anchor_interp.tasks.counterfactuals import Perturbation
 from anchor_interp.tasks.sequences import draw
 
@@ -50,6 +49,7 @@ PATHS: dict[Mechanism, list[Known]] = {
     "symmetric": [
         ("key", Connection(EMBEDDED["key"], (Site("v", 1, "key"),)), 1),
         ("key", Connection(EMBEDDED["key"], (Site("v", 0, "key"),)), 0),
+        ("key", Connection(EMBEDDED["key"], (Site("v", 0, "key"), Site("v", 1, "key"))), 1),
         ("key", Connection(last("z", 1), (last("post", 1),)), 1),
         ("key", Connection(last("z", 1)), 0),
         ("first", Connection(EMBEDDED["first"], (Site("v", 0, "first"),)), 1),
@@ -116,30 +116,14 @@ def test_a_connection_stays_at_its_position() -> None:
         check_path(Connection(Site("z", 0, sent), (Site("q", 1, received),)), examples)
 
 
-def linear_stream() -> HookedTransformer:
-    """Attention and MLPs, no LayerNorm."""
-    cfg = HookedTransformerConfig(
-        n_layers=3, n_heads=2, d_model=12, d_head=4, d_mlp=10, act_fn="relu", d_vocab=120, n_ctx=9,
-        normalization_type=None, init_weights=False, device="cpu", dtype=torch.float64,
-    )  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-        model = HookedTransformer(cfg, move_to_device=False)
-    generator = torch.Generator().manual_seed(0)
-    for parameter in model.parameters():
-        parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) / 3)
-    return model.eval()
-
-
 def test_direct_effects_add_up_in_a_linear_stream() -> None:
-    model = linear_stream()
-    pair = twins("first", 10)
+    model, pair = lens_model(n_layers=3, normalization_type=None), twins("first", 10)
     senders = [
         Site("resid_pre", 0, "last"),
         *site_grid(model, ["z", "mlp_out"], positions=("last",)),
     ]
     connections = [Connection(sender) for sender in senders]
-    assert len(connections) == 1 + 3 * 2 + 3
+    assert len(connections) == 1 + 3 * 4 + 3
     result = path_patch(model, *pair, connections, logit_difference(*pair))
     direct = result.values - result.corrupted
     np.testing.assert_allclose(direct.sum(0), result.clean - result.corrupted, atol=1e-9)
@@ -148,6 +132,18 @@ def test_direct_effects_add_up_in_a_linear_stream() -> None:
         model, *pair, connections, logit_difference(*pair), direction="noise"
     )  # direct effects are linear in what is sent
     np.testing.assert_allclose(other_way.values - result.clean, -direct, atol=1e-9)
+
+
+@only_3
+def test_attention_only_models_are_patched_along_paths() -> None:
+    """They have a hook for the MLP's output that never fires."""
+    model, pair = lens_model(normalization_type=None, attn_only=True), twins()
+    senders = [Connection(Site("resid_pre", 0)), *[Connection(Site("z", i)) for i in range(2)]]
+    found = path_patch(model, *pair, senders, logit_difference(*pair))
+    total = (found.values - found.corrupted).sum(0)
+    np.testing.assert_allclose(total, found.clean - found.corrupted, atol=1e-9)
+    with pytest.raises(HookError, match="hook_mlp_out never fires: the model has attention only"):
+        patch(model, *pair, [Site("mlp_out", 0)], logit_difference(*pair))
 
 
 @pytest.mark.parametrize("part", ["q", "k", "v"])
@@ -183,37 +179,3 @@ def test_a_path_computed_from_the_cache_agrees(model: HookedTransformer, part: A
     np.testing.assert_allclose(result.values[0], expected, atol=1e-10)
     if part != "q":  # the query at the first anchor has no say in the answer at the end
         assert np.abs(result.values[0] - result.corrupted).max() > 1e-6
-
-
-def test_more_receivers_receive_more(model: HookedTransformer) -> None:
-    pair = twins("key", 6)
-    readers = tuple(Site(name, 0, "key") for name in ("q", "k", "v", "post"))
-    first = Site("resid_pre", 0, "key")
-    to_layer = Connection(first, readers)
-    later = tuple(Site(name, 1, "key") for name in ("q", "k", "v", "post"))
-    to_all = Connection(first, (*readers, *later))
-    metric = logit_difference(*pair)
-    one, both = path_patch(model, *pair, [to_layer, to_all], metric).values
-    assert np.abs(one - both).max() > 1e-6
-
-
-@only_3
-def test_attention_only_models_are_patched_along_paths() -> None:
-    """They have a hook for the MLP's output that never fires."""
-    cfg = HookedTransformerConfig(
-        n_layers=2, n_heads=2, d_model=16, d_head=4, attn_only=True, d_vocab=120, n_ctx=9,
-        normalization_type=None, seed=0, device="cpu", dtype=torch.float64,
-    )  # fmt: skip
-    with warnings.catch_warnings(), torch.random.fork_rng():
-        warnings.filterwarnings("ignore", "HookedTransformer is deprecated", DeprecationWarning)
-        model = HookedTransformer(cfg, move_to_device=False).eval()
-    pair = twins(n=5)
-    metric = logit_difference(*pair)
-    senders = [Connection(Site("resid_pre", 0)), *[Connection(Site("z", i)) for i in range(2)]]
-    found = path_patch(model, *pair, senders, metric)
-    # without LayerNorms and MLPs the direct effects add up to the whole difference
-    total = (found.values - found.corrupted).sum(0)
-    np.testing.assert_allclose(total, found.clean - found.corrupted, atol=1e-9)
-    assert np.abs(total).max() > 1e-3
-    with pytest.raises(HookError, match="hook_mlp_out never fires: the model has attention only"):
-        patch(model, *pair, [Site("mlp_out", 0)], metric)

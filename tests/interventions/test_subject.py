@@ -16,14 +16,6 @@ from anchor_interp.interventions import virtual_anchors
 from anchor_interp.interventions.subject import Subject
 
 
-def test_a_subject_holds_what_it_was_given() -> None:
-    model, sequences = small_exact("symmetric", "post"), ai.sample(FEW_KEYS, "train", 5, seed=0)
-    subject = Subject(model, FEW_KEYS, training=sequences, seed=3)
-    assert subject.anchor_task is FEW_KEYS
-    assert subject.trained_on is not None
-    assert np.array_equal(subject.trained_on.last, sequences.targets)
-
-
 def test_a_subject_of_a_run_knows_its_training_and_its_first_model() -> None:
     run = ai.load("tiny/memorizing/1")
     subject = Subject.of_run(run, seed=2)
@@ -40,10 +32,17 @@ def _not_finite() -> Any:
     return model
 
 
+def _few_outputs() -> Any:
+    model = random_model()
+    model.cfg.d_vocab_out = 5
+    return model
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model": _not_finite()}, "unembed.W_U holds 1 of"),
     ({"model": _not_finite(), "task": None}, "unembed.W_U holds 1 of"),
     ({"task": replace(FEW_KEYS, length=12)}, "the task needs"),
+    ({"model": _few_outputs()}, "120 tokens, 5 outputs and 10 positions; the task needs"),
     ({"seed": -1}, "seed is -1; expected at least 0"),
     ({"training": ai.sample(FEW_KEYS, "train", 0, seed=0)}, "training holds sequences of shape"),
     ({"examples": ai.Examples(np.full((2, 9), 500))}, "tokens run from 500 to 500"),

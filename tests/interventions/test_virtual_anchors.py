@@ -98,18 +98,14 @@ def test_no_virtual_pair_adds_what_a_pair_of_the_task_adds(
     assert not totals & {int(task.target(pair, np.zeros(1, np.int64))[0]) for pair in task.pairs}
 
 
-def test_bad_input() -> None:
-    model, task = random_model(), ai.TASKS["complexity-control"]
-    with pytest.raises(ConfigError, match="n is 0"):
-        virtual_anchors(model, task, n=0)
-    looking_ahead = random_model()
-    looking_ahead.cfg.attention_dir = "bidirectional"
-    with pytest.raises(ConfigError, match="attention is bidirectional"):
-        virtual_anchors(looking_ahead, task)
-    with pytest.raises(ConfigError, match="the task has no virtual anchors"):
-        virtual_anchors(model, arbitrary_task(0))
-    apart = replace(task, unseen=((1, 2), (2, 1), (3, 4), (4, 3)))
-    with pytest.raises(ConfigError, match="the task has no virtual anchors"):
-        virtual_anchors(model, apart)
-    with pytest.raises(ConfigError, match="they need three anchors that add numbers"):
-        virtual_anchors(model, ai.TASKS["non-commuting"])
+APART = replace(ai.TASKS["complexity-control"], unseen=((1, 2), (2, 1), (3, 4), (4, 3)))
+
+
+@pytest.mark.parametrize(("task", "message"), [
+    (arbitrary_task(0), "the task has no virtual anchors"),
+    (APART, "the task has no virtual anchors"),
+    (ai.TASKS["non-commuting"], "they need three anchors that add numbers"),
+])  # fmt: skip
+def test_tasks_without_virtual_anchors_are_refused(task: ai.AnchorTask, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        virtual_anchors(random_model(), task)
