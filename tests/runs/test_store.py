@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp.behaviour.phase import decide
 from anchor_interp.runs import store
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.run import Run
@@ -61,6 +62,7 @@ def test_a_run_gives_its_model_at_every_checkpoint(finished_run: Run) -> None:
     double = anchor_interp.load(finished_run.folder.path, dtype=torch.float64)
     assert double.model.embed.W_E.dtype == double.model.cfg.dtype == torch.float64
     assert finished_run.evaluation == finished_run.evaluate()
+    assert finished_run.phase == decide(finished_run.evaluation).phase
     with pytest.raises(StoreError, match=r"no checkpoint at step 15; it has \[0, 10, 20, 30, 40\]"):
         finished_run.at(15)
 

@@ -97,11 +97,8 @@ def test_every_run_is_trained_and_a_row(small: SweepFolder) -> None:
         assert list(row) == list(COLUMNS)
         run = load(small.runs / row["run_id"])
         assert run.config == config
-        assert (row["status"], row["task"], row["seed"]) == (
-            "done",
-            "complexity-control",
-            run.config.seed,
-        )
+        assert (row["status"], row["task"]) == ("done", "complexity-control")
+        assert (row["seed"], row["sessions"], row["threads"]) == (config.seed, 1, 1)
         assert (row["phase"], row["reason"]) == (run.phase, run.reason)
         assert row["censored"] == (run.phase == "undertrained")
         assert row["id_accuracy"] == run.evaluation.id_accuracy
@@ -109,23 +106,10 @@ def test_every_run_is_trained_and_a_row(small: SweepFolder) -> None:
         assert row["unseen_test_keys"] == run.evaluation.cells.unseen_test_keys
         assert (row["gamma"], row["d_model"], row["clip"]) == (config.init.gamma, 16, 1.0)
         assert row["gamma_qk"] is None
-        assert row["sessions"] == 1
-        assert row["threads"] == 1
     assert read_table(small.path / "table.parquet") == found
-
-
-def test_the_table_of_a_folder_is_a_frame(small: SweepFolder) -> None:
     frame = small.table()
     assert list(frame.columns) == list(COLUMNS)
-    assert frame["run_id"].tolist() == [row["run_id"] for row in small.rows()]
-    measured = [row["id_accuracy"] for row in small.rows()]
-    assert frame["id_accuracy"].tolist() == pytest.approx(measured)
-
-
-def test_a_second_start_trains_nothing(copy: SweepFolder) -> None:
-    engine = Here()
-    sweep(SMALL, copy.path, engine=engine, quiet=True)
-    assert not engine.done
+    assert frame["id_accuracy"].tolist() == [row["id_accuracy"] for row in found]
 
 
 def test_only_what_is_missing_is_trained(copy: SweepFolder) -> None:
@@ -134,9 +118,10 @@ def test_only_what_is_missing_is_trained(copy: SweepFolder) -> None:
     shutil.rmtree(copy.runs / gone)
     (copy.runs / begun / "result.json").unlink()
     assert counts(copy.rows()) == {"done": 2, "begun": 1, "missing": 1}
-    engine = Here()
-    sweep(SMALL, copy.path, engine=engine, quiet=True)
+    engine, asked = Here(), copy.spec_file.read_text()
+    sweep(copy.spec_file, copy.path, engine=engine, quiet=True)
     assert engine.done == [gone, begun]
+    assert copy.spec_file.read_text() == asked
     assert sweep_faults.what_counts(copy.rows()) == sweep_faults.what_counts(before)
     assert copy.rows()[2]["sessions"] == 2
 
@@ -165,16 +150,6 @@ def test_runs_of_one_shape_train_together(tmp_path: Path, small: SweepFolder) ->
     alone = Copying(small)
     sweep(SMALL, tmp_path / "auto", engine=alone, batch=0, quiet=True)
     assert alone.most == 1  # the fastest on a CPU
-
-
-def test_its_own_spec_resumes_a_sweep(copy: SweepFolder) -> None:
-    name = next(iter(SMALL.configs()))
-    shutil.rmtree(copy.runs / name)
-    engine = Here()
-    before = copy.spec_file.read_text()
-    sweep(copy.spec_file, copy.path, engine=engine, quiet=True)
-    assert engine.done == [name]
-    assert copy.spec_file.read_text() == before
 
 
 def test_errors_are_rows_and_tried_again(
@@ -540,12 +515,10 @@ def test_a_result_of_an_earlier_version_is_read(copy: SweepFolder) -> None:
     assert load(path.parent).evaluation.commutativity_wrong is None
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path: Path, small: SweepFolder) -> None:
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(StoreError, match=r"not a sweep folder but holds 'thesis.tex'"):
         sweep(SMALL, tmp_path, engine=Here(), quiet=True)
-    with pytest.raises(StoreError, match="is a file; name a folder for the sweep"):
-        sweep(SMALL, tmp_path / "thesis.tex", engine=Here(), quiet=True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -570,7 +543,6 @@ def test_axes_from_a_command_line() -> None:
         ("nowhere.yaml", [], "cannot read .*nowhere.yaml"),
         ("nowhere.yaml", ["gamma=1"], "is a file; edit nowhere.yaml"),
         ("tiny", ["gamma=0.3,"], "'gamma=0.3,' is not NAME=VALUE,VALUE"),
-        ("tiny", ["gamma=0.3,high"], "gamma is 'high'; expected a finite number"),
     ],
 )
 def test_bad_axes(start: str, changes: list[str], message: str) -> None:
@@ -625,9 +597,8 @@ def test_a_large_batch_is_timed_in_part(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def test_four_thousand_configurations(tmp_path: Path) -> None:
     """Nothing is trained: what is asked for must not take long to look at."""
-    many = Sweep(
-        (Grid(START, {"gamma": tuple(i / 1000 for i in range(400))}, seeds=tuple(range(10))),)
-    )
+    gammas = tuple(i / 1000 for i in range(400))
+    many = Sweep((Grid(START, {"gamma": gammas}, seeds=tuple(range(10))),))
     folder = SweepFolder(tmp_path)
     folder.extend(many)
     assert counts(folder.write_table()) == {"missing": 4_000}
@@ -659,51 +630,6 @@ def test_the_commands(
     assert found == SweepFolder(tmp_path / "out").rows()
     assert main(["table", out, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"] == found
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["sweep", "tiny"], "--out is missing. Expected: --out OUT."),
-        (["sweep", "--out", "x"], "SPEC is missing. Expected: SPEC."),
-        (["sweep", "tiny", "--out", "x", "--workers", "0"], "--workers is 0; expected at least 1"),
-        (["sweep", "tiny", "--out", "x", "--batch", "-1"], "--batch is -1"),
-        (["sweep", "tiny", "--out", "x", "--engine", "rya"], 'Choose from: "local", "ray"'),
-        (["sweep", "tiny", "--out", "x", "--gpus", "1"], "--gpus is for the ray engine"),
-        (["sweep", "tiny", "--out", "x", "--dry-run", "--workers", "0"], "--workers is 0"),
-        (["sweep", "tiny", "--out", "x", "--dry-run", "--batch", "-3"], "--batch is -3"),
-        (["sweep", "tiny", "--out", "/dev/null", "--dry-run"], "is a file; name a folder"),
-        (
-            ["sweep", "tiny", "--out", "x", "--engine", "ray", "--batch", "0"],
-            "batch 0 is for",
-        ),
-        (["sweep", "tiny", "--out", "x", "--measure", "no_such:f"], "import the measure no_such:f"),
-        (["sweep", "tiny", "--out", "x", "--measure", "f"], "such as my_measures.py:norm"),
-        (
-            ["sweep", "tiny", "--out", "x", "unseen=[[3, 4]]"],
-            "in a sweep file write [[3, 4], ...]",
-        ),
-        (
-            ["sweep", "tiny", "--out", "x", "schedule=[[9, 1e-3, 1]]"],
-            "in a sweep file write [[1000, 0.001, 1.0], ...]",
-        ),
-        (["status", "nowhere"], "nowhere is not a sweep folder"),
-        (["table", "nowhere"], "nowhere is not a sweep folder"),
-    ],
-)
-def test_bad_commands(
-    arguments: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(arguments) in (1, 2)
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
