@@ -20,7 +20,6 @@ import anchor_interp
 from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
-from anchor_interp.behaviour.phase import decide
 from anchor_interp.cli.main import command_line, main
 from anchor_interp.models.shapes import MODELS
 from anchor_interp.runs.config import RunConfig, override
@@ -289,8 +288,7 @@ def test_wrong_usage_is_one_plain_line_on_a_terminal(monkeypatch: Patch) -> None
 
 
 @pytest.mark.parametrize(
-    ("variables", "coloured"),
-    [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+    ("variables", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
 def test_colours_are_for_terminals_that_want_them(
     variables: dict[str, str], coloured: bool, monkeypatch: Patch

@@ -34,12 +34,7 @@ from anchor_interp.runs.config import override
 from anchor_interp.runs.store import RunWriter
 from concepts import PRESETS, Concepts
 
-SETTINGS = SHORT | {
-    "steps": 480,
-    "log_every": 3,
-    "eval_every": 60,
-    "checkpoint_every": 12,
-}
+SETTINGS = SHORT | {"steps": 480, "log_every": 3, "eval_every": 60, "checkpoint_every": 12}
 
 
 _OF_SEQUENCES = {

@@ -25,11 +25,7 @@ from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.behaviour.phase import Thresholds
 from anchor_interp.models.shapes import MODELS
 from anchor_interp.models.transformer import empty_model
-from anchor_interp.runs.config import (
-    memory_bytes,
-    override,
-    read_config,
-)
+from anchor_interp.runs.config import memory_bytes, override, read_config
 from anchor_interp.runs.presets import RUNS
 from anchor_interp.tasks.anchor import reasoning_complexity
 from anchor_interp.tasks.catalog import named_task
@@ -338,6 +334,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     ),
     (lambda: given(ai.load, None), "the path of the run is None; expected a path"),
     (lambda: given(read_config, 0), "the path of the configuration is 0; expected a path"),
+    (lambda: resolve_device("cuda:99"), "device is 'cuda:99', which cannot be used here; expected"),
     (lambda: given(resolve_device, 3), "device is 3; expected a text or a device"),
     (lambda: given(limited_threads, 1.5), "threads is 1.5; expected an integer"),
 ]

@@ -70,33 +70,6 @@ def activation(model: Model, _: Any) -> None:
         block.mlp.act_fn = torch.tanh
 
 
-@override_3
-def causal_mask(model: Model, _: Any) -> None:
-    model.blocks[0].attn.apply_causal_mask = lambda scores, *_, **__: scores
-
-
-@override_3
-def attention_scores(model: Model, _: Any) -> None:
-    attn = model.blocks[0].attn
-    attn.calculate_attention_scores = halved(attn.calculate_attention_scores)
-
-
-@override
-def method_of_a_block(model: Model, _: Any) -> None:
-    model.blocks[0].apply_mlp = halved(model.blocks[0].apply_mlp)
-
-
-@override_3
-def embedding_of_the_input(model: Model, _: Any) -> None:
-    original = model.input_to_embed
-
-    def embed(*args: Any, **settings: Any) -> Any:
-        residual, *rest = original(*args, **settings)
-        return residual.flip(-1), *rest
-
-    model.input_to_embed = embed
-
-
 @override
 def forward_of_the_model(model: Model, _: Any) -> None:
     original = model.forward
@@ -106,12 +79,6 @@ def forward_of_the_model(model: Model, _: Any) -> None:
         return out.flip(-1) if settings.get("stop_at_layer") is None else out
 
     model.forward = swapped
-
-
-@override
-def forward_of_the_unembedding(model: Model, _: Any) -> None:
-    original = model.unembed.forward
-    model.unembed.forward = lambda x: 5 * torch.tanh(original(x))
 
 
 @override

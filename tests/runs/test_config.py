@@ -13,13 +13,7 @@ from random_tasks import tasks
 
 from anchor_interp._util import schema
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import (
-    bounded,
-    canonical_json,
-    check_fields,
-    digest,
-    from_dict,
-)
+from anchor_interp._util.schema import bounded, canonical_json, check_fields, digest, from_dict
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.runs.config import RunConfig, TrainConfig, override, run_id
 from anchor_interp.runs.presets import RUNS, preset

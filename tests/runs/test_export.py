@@ -110,15 +110,6 @@ def test_the_export_command(tmp_path: Path, finished_run: Run, capsys: Any) -> N
     assert [path.name for path in out.parent.iterdir()] == [out.name]
 
 
-def test_refused_targets_leave_everything_as_it_was(tmp_path: Path, finished_run: Run) -> None:
-    with pytest.raises(StoreError, match=f"{tmp_path} is a folder; name a file"):
-        finished_run.export(tmp_path)
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(StoreError, match=f"lies in {tmp_path}/file, which is a file"):
-        finished_run.export(tmp_path / "file/w")
-    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file", "mine")]
-
-
 def test_a_failed_write_keeps_the_file_that_was_there(
     exported: Path, finished_run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

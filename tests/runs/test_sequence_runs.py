@@ -103,10 +103,7 @@ def test_phases_without_anchors(
     run: Run, train_accuracy: float, known: float, unknown: float, phase: Phase, reason: str
 ) -> None:
     evaluation = replace(
-        run.evaluation,
-        train_accuracy=train_accuracy,
-        id_accuracy=known,
-        ood_accuracy=unknown,
+        run.evaluation, train_accuracy=train_accuracy, id_accuracy=known, ood_accuracy=unknown
     )
     found = decide(evaluation)
     assert found.phase == phase
@@ -376,8 +373,7 @@ registry.CLASSES.pop("countless")
 def test_wrong_examples_leave_nothing_behind(tmp_path: Path) -> None:
     config = anchor_interp.RunConfig(Wrong(), START.model, START.init, START.train)
     with pytest.raises(
-        ConfigError,
-        match="ood of the task wrong has a token outside its vocabulary",
+        ConfigError, match="ood of the task wrong has a token outside its vocabulary"
     ):
         train(config, tmp_path / "run", device="cpu", quiet=True)
     config = replace(config, task=Countless())

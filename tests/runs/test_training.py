@@ -11,17 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import anchor_interp
-from anchor_interp._util.environment import limited_threads, resolve_device
+from anchor_interp._util.environment import limited_threads
 from anchor_interp._util.errors import ConfigError, DivergedError
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.config import RunConfig, TrainConfig, override, run_id
-from anchor_interp.runs.loop import (
-    StepEvent,
-    TrainState,
-    fit,
-    train_step,
-)
+from anchor_interp.runs.loop import TrainState, fit, train_step
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import RUNS
 from anchor_interp.runs.run import Run
@@ -42,11 +36,7 @@ def test_schedule_warms_up_and_follows_a_cosine() -> None:
     assert all(a > b for a, b in itertools.pairwise(rates[10:]))
     assert rates[-1] > 1e-5
     assert learning_rate(config, 100) == pytest.approx(1e-5)
-
-
-def test_a_schedule_without_warmup_starts_at_the_peak() -> None:
-    config = TrainConfig(steps=10, warmup=0.0)
-    assert learning_rate(config, 0) == config.lr
+    assert learning_rate(replace(config, warmup=0.0), 0) == config.lr
 
 
 def test_total_decay_of_the_papers_schedules() -> None:
@@ -91,17 +81,6 @@ def test_training_equals_a_plain_loop_in_float64(short: RunConfig, normalization
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10, msg=name)
 
 
-def test_every_step_gives_an_event(short: RunConfig) -> None:
-    seen: list[StepEvent] = []
-    state = TrainState.fresh(short, CPU)
-    returned = fit(
-        state, make_objective(short, CPU), until=7, on_event=lambda _s, e: seen.append(e)
-    )
-    assert returned is state
-    assert [event.step for event in seen] == list(range(1, 8))
-    assert all(math.isfinite(event.loss.item()) for event in seen)
-
-
 def test_clipping_bounds_the_gradient_unless_it_is_off(short: RunConfig) -> None:
     for clip in (1e-6, None):
         config = override(short, clip=clip)
@@ -144,22 +123,6 @@ def test_a_diverging_run_stops_with_one_clear_error(short: RunConfig) -> None:
         fit(state, make_objective(config, CPU), until=40, on_event=lambda _s, _e: None)
 
 
-def test_optimizer_state_round_trips(short: RunConfig) -> None:
-    objective = make_objective(short, CPU)
-    first = TrainState.fresh(short, CPU)
-    fit(first, objective, until=5, on_event=lambda _s, _e: None)
-    second = TrainState.fresh(short, CPU)
-    with torch.no_grad():
-        for name, parameter in second.model.named_parameters():
-            parameter.copy_(first.weights()[name])
-    second.load_optimizer(first.optimizer_tensors())
-    second.step = 5
-    for state in (first, second):
-        fit(state, objective, until=10, on_event=lambda _s, _e: None)
-    for name, weight in first.weights().items():
-        assert torch.equal(weight, second.weights()[name])
-
-
 def test_bf16_trains(short: RunConfig) -> None:
     config = override(short, precision="bf16", steps=60, lr=3e-3)
     losses: list[float] = []
@@ -186,29 +149,6 @@ def test_the_default_dtype_changes_nothing(
     for name, parameter in run.model.named_parameters():
         assert torch.equal(parameter, expected[name])
     assert run.evaluation == finished_run.evaluation
-
-
-def test_unknown_devices_are_refused() -> None:
-    assert resolve_device("cpu") == CPU
-    assert resolve_device("auto").type in ("cpu", "cuda")
-    for name in ("gpu", "cuda:99"):
-        with pytest.raises(
-            ConfigError, match=f"device is '{name}', which cannot be used here"
-        ) as error:
-            resolve_device(name)
-        assert "expected auto or what this machine has: cpu" in str(error.value)
-
-
-def test_training_lowers_the_loss_below_chance() -> None:
-    config = anchor_interp.preset("tiny", steps=150, lr=3e-3, n_sequences=2000, batch_size=64)
-    losses: list[float] = []
-    fit(
-        TrainState.fresh(config, CPU),
-        make_objective(config, CPU),
-        until=150,
-        on_event=lambda _s, e: losses.append(e.loss.item()),
-    )
-    assert sum(losses[-10:]) / 10 < 4.0 < math.log(201)
 
 
 def test_a_branch_is_a_schedule_of_one_piece_and_changes_the_run_only_after_its_step(

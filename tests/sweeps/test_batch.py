@@ -171,15 +171,6 @@ def test_a_row_is_the_same_bits_in_every_company(short: RunConfig) -> None:
         assert torch.equal(weight, expected[name]), name
 
 
-def test_a_stacked_state_trains_on_alone(short: RunConfig) -> None:
-    batch, alone = members(short, SHAPES[0]), members(short, SHAPES[0])
-    Stack(batch).advance(3)
-    for member, its in zip(batch, alone, strict=True):
-        train_alone(member, 3)
-        train_alone(its, 6)
-        assert_near(member.state, its.state)
-
-
 @pytest.mark.parametrize(("precision", "near"), [("float32", 1e-5), ("bf16", 2e-2)])
 def test_side_by_side_as_in_turn_in_other_precisions(
     short: RunConfig, precision: str, near: float
