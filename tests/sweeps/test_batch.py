@@ -38,6 +38,7 @@ from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.hashing import epoch_order
 from anchor_interp.tasks.sequences import sample
 
+pytestmark = pytest.mark.usefixtures("judged_on_few")
 CPU = torch.device("cpu")
 SHAPES: list[dict[str, Any]] = [
     {"normalization": "post", "n_layers": 1, "n_heads": 1},
@@ -47,28 +48,12 @@ SHAPES: list[dict[str, Any]] = [
 ]
 OWN: list[dict[str, Any]] = [
     {"gamma": 0.3, "lr": 1e-2, "clip": None, "steps": 200, "task": TASKS["neurips"], "eps": 1e-6},
-    {
-        "seed": 1,
-        "lr": 3e-3,
-        "weight_decay": 1.0,
-        "clip": 0.05,
-        "steps": 50,
-        "warmup": 0.0,
-        "branch_step": 3,
-        "branch_lr": 1e-3,
-        "branch_weight_decay": 9.0,
-    },
-    {
-        "seed": 2,
-        "n_sequences": 130,
-        "beta1": 0.5,
-        "beta2": 0.9,
-        "lr_start": 1e-3,
-        "lr_end": 1e-4,
-        "schedule": ((3, 2e-3, 9.0), (5, 1e-3, 0.0)),
-    },
+    {"seed": 1, "lr": 3e-3, "weight_decay": 1.0, "clip": 0.05, "steps": 50, "warmup": 0.0,
+     "branch_step": 3, "branch_lr": 1e-3, "branch_weight_decay": 9.0},
+    {"seed": 2, "n_sequences": 130, "beta1": 0.5, "beta2": 0.9, "lr_start": 1e-3, "lr_end": 1e-4,
+     "schedule": ((3, 2e-3, 9.0), (5, 1e-3, 0.0))},
     {"seed": 2, "n_sequences": 131, "gamma": 1.0, "gamma_qk": 0.2, "eps": 1e-5, "weight_decay": 0},
-]
+]  # fmt: skip
 """What the models of a batch may have of their own.
 
 b_K has no gradient but rounding, which a large learning rate and a small epsilon would make steps
@@ -160,10 +145,7 @@ def test_models_leave_and_join_without_a_trace(short: RunConfig) -> None:
 
 
 def test_a_row_is_the_same_bits_in_every_company(short: RunConfig) -> None:
-    mixed, single = (
-        members(short, SHAPES[1], torch.float32),
-        members(short, SHAPES[1], torch.float32),
-    )
+    mixed, single = (members(short, SHAPES[1], torch.float32) for _ in range(2))
     Stack(mixed).advance(10)
     Stack([single[2]]).advance(10)
     expected = single[2].state.weights()

@@ -53,10 +53,9 @@ class Copying(Here):
 
     def __init__(self, finished: SweepFolder) -> None:
         super().__init__()
-        self.finished, self.most = finished, 0
+        self.finished = finished
 
     def do(self, job: Job, folder: Path) -> Iterator[RunResult]:
-        self.most = max(self.most, len(job.configs))
         for name in job.configs:
             shutil.copytree(self.finished.runs / name, folder / name, dirs_exist_ok=True)
             yield RunResult(name, None)
@@ -138,18 +137,16 @@ def test_a_new_value_of_an_axis_reuses_what_is_there(copy: SweepFolder) -> None:
     assert len(engine.done) == 1
 
 
-def test_runs_of_one_shape_train_together(tmp_path: Path, small: SweepFolder) -> None:
+@pytest.mark.parametrize(("batch", "sizes"), [(3, [3, 1, 1]), (0, [1] * 5)])
+def test_runs_of_one_shape_train_together(batch: int, sizes: list[int], tmp_path: Path) -> None:
+    """0 is as many as train fastest: on a CPU one."""
     wider = Sweep((*SMALL.grids, Grid(override(START, n_layers=3)))).configs()
+    folder, measures = SweepFolder(tmp_path / "new"), dict.fromkeys(wider, ())
     with reporting_all(5, quiet=True) as overall:
-        scheduler = Scheduler(
-            SweepFolder(tmp_path / "new"), wider, dict.fromkeys(wider, ()), batch=3, device="cpu"
-        )
+        scheduler = Scheduler(folder, wider, measures, batch=batch, device="cpu")
         scheduler.begin(overall)
         jobs = scheduler.jobs()
-        assert [len(job.configs) for job in (next(jobs) for _ in range(3)) if job] == [3, 1, 1]
-    alone = Copying(small)
-    sweep(SMALL, tmp_path / "auto", engine=alone, batch=0, quiet=True)
-    assert alone.most == 1  # the fastest on a CPU
+        assert [len(job.configs) for job in (next(jobs) for _ in sizes) if job] == sizes
 
 
 def test_errors_are_rows_and_tried_again(
@@ -747,9 +744,8 @@ def test_a_worker_has_one_passive_thread(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
         if policy is not None:
             monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+        jobs = each_alone({"x": START})
         with pytest.raises(OSError, match="not started"):
-            list(
-                LocalEngine(1, "cpu").run(each_alone({"x": START}), tmp_path, lambda _: Progress())
-            )
+            list(LocalEngine(1, "cpu").run(jobs, tmp_path, lambda _: Progress()))
     assert [env["OMP_WAIT_POLICY"] for env in given] == ["PASSIVE", "ACTIVE"]
     assert {env["OMP_NUM_THREADS"] for env in given} == {"1"}
