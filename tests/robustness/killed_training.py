@@ -139,13 +139,8 @@ def _around(owner: Any, name: str, place: str, due: Callable[[], bool], log: Pat
     setattr(owner, name, wrapped)
 
 
-PLACES = (
-    "half a file",
-    "half a line of metrics",
-    "before a rename",
-    "after a rename",
-    "before thinning out",
-)
+PLACES = ("half a file", "half a line of metrics", "before a rename", "after a rename",
+          "before thinning out")  # fmt: skip
 
 
 def attempt(out: Path, log: Path, fault: tuple[str, int] | None, preset: str) -> int:

@@ -334,7 +334,7 @@ ARGUMENTS: list[tuple[Build, str]] = [
     ),
     (lambda: given(ai.load, None), "the path of the run is None; expected a path"),
     (lambda: given(read_config, 0), "the path of the configuration is 0; expected a path"),
-    (lambda: resolve_device("cuda:99"), "device is 'cuda:99', which cannot be used here; expected"),
+    (lambda: resolve_device("cuda:99"), "device is 'cuda:99', which cannot be used here"),
     (lambda: given(resolve_device, 3), "device is 3; expected a text or a device"),
     (lambda: given(limited_threads, 1.5), "threads is 1.5; expected an integer"),
 ]

@@ -152,10 +152,8 @@ def _narrower(state: State, metadata: dict[str, str]) -> None:
     ("damage", "message"),
     [
         (lambda _, m: m.update(format="pt"), r"these settings has no 'blocks\.0\.ln1"),
-        (lambda _, m: m.pop("format"), r"these settings has no 'blocks\.0\.ln1"),
         (lambda _, m: m.clear(), "weights without their configuration.*ai.save_transformer"),
         (lambda _, m: m.update(schema="2"), "has schema '2'; this version"),
-        (lambda _, m: m.update(config="{"), "damaged configuration"),
         (lambda _, m: m.update(config="[" * 100_000), "damaged configuration"),
         (lambda _, m: m.update(config='{"task": 1}'), "damaged configuration"),
         (_wider, "the configured model has"),

@@ -70,11 +70,8 @@ def test_a_run_is_trained_logged_and_judged(run: Run) -> None:
     assert [row["step"] for row in measured] == [0, 10, 20, 30, 40]
     assert {"train_accuracy", "id_accuracy", "ood_accuracy"} <= measured[-1].keys()
     found = run.evaluation
-    assert [(s.name, s.role, s.n) for s in found.splits] == [
-        ("train", "train", 300),
-        ("id", "id", 500),
-        ("ood", "ood", 500),
-    ]
+    sizes = [("train", "train", 300), ("id", "id", 500), ("ood", "ood", 500)]
+    assert [(s.name, s.role, s.n) for s in found.splits] == sizes
     assert found.train_accuracy == found.splits[0].accuracy
     assert (found.pair_accuracy, found.unseen, found.commutativity) == ((), (), None)
     assert (run.phase, run.config.task) == ("undertrained", Scan())
@@ -184,19 +181,6 @@ def test_a_diagram_takes_a_tasks_field_before_its_name(swept: SweepFolder) -> No
     assert [diagram.y.name for diagram in found.diagrams if diagram.y] == ["task.held_out"]
     assert found.diagrams[0].y is not None
     assert found.diagrams[0].y.label == "held out"
-
-
-def test_runs_of_sequences_are_never_stacked(tmp_path: Path) -> None:
-    plan = Sweep((Grid(BRIEF, seeds=(0, 1)),))
-    jobs: list[int] = []
-
-    class Counting(Here):
-        def do(self, job: Any, folder: Path) -> Any:
-            jobs.append(len(job.configs))
-            return super().do(job, folder)
-
-    sweep(plan, tmp_path / "sweep", engine=Counting(), batch=4, quiet=True)
-    assert jobs == [1, 1]
 
 
 @pytest.mark.usefixtures("undrawn")

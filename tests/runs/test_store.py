@@ -38,10 +38,8 @@ def test_every_file_has_its_schema_and_checksum(finished_run: Run) -> None:
     assert (state["schema"], state["step"], state["generator"]) == (1, 40, 1)
     assert state["run_id"] == anchor_interp.run_id(finished_run.config)
     weights = path / "checkpoints/00000040/weights.safetensors"
-    record = {
-        "bytes": weights.stat().st_size,
-        "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
-    }
+    data = weights.read_bytes()
+    record = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     assert state["files"]["weights.safetensors"] == record
     assert finished_run.folder.weights_digest(40) == record["sha256"]
     with safe_open(weights, "pt") as file:
@@ -159,12 +157,8 @@ WEIGHTS, STATE = f"{STEP_40}/weights.safetensors", f"{STEP_40}/state.json"
 @pytest.mark.parametrize(("name", "change", "message"), [
     ("config.json", lambda p: p.write_text("{"), "is damaged"),
     ("config.json", lambda p: p.unlink(), "is not a run folder"),
-    ("config.json", lambda p: p.write_text('{"schema": 1, "schema": 1}'), "occurs 2 times"),
-    ("config.json", lambda p: p.write_text("[" * 100_000), "is damaged"),
-    ("config.json", lambda p: p.write_bytes(b'{"schema": "\xff"}'), "is damaged"),
     ("config.json", _huge_hole, "expected at most"),
     ("result.json", lambda p: p.write_text("[]"), "not an object with a schema"),
-    ("result.json", lambda p: p.write_text("{}"), "not an object with a schema"),
     ("result.json", lambda p: p.write_text("{"), "is damaged"),
     ("result.json", lambda p: p.write_text('{"schema": 2}'), "has schema 2; anchor-interp 0"),
     ("result.json", lambda p: p.write_text('{"schema": NaN}'), "NaN is not a finite number"),
@@ -193,7 +187,6 @@ WEIGHTS, STATE = f"{STEP_40}/weights.safetensors", f"{STEP_40}/state.json"
     (STATE, lambda p: _without(p, "run_id"), "is a checkpoint of another run or step"),
     (STATE, lambda p: _without(p, "files"), "has no record of weights"),
     (WEIGHTS, lambda p: p.unlink(), "No such file"),
-    (WEIGHTS, lambda p: p.write_bytes(b"x"), "SHA-256 differs"),
     (WEIGHTS, lambda p: p.write_bytes(p.read_bytes()[:500]), "SHA-256 differs"),
     (WEIGHTS, _flip_one_bit,
      "SHA-256 differs.*; restore .*/00000040, or remove it and result.json and train"),

@@ -93,9 +93,7 @@ def train_alone(member: Member, n_steps: int) -> None:
         train_step(member.state, objective)
 
 
-@pytest.mark.parametrize(
-    ("shape", "together"), [(SHAPES[0], False), *((shape, True) for shape in SHAPES)]
-)
+@pytest.mark.parametrize(("shape", "together"), [(SHAPES[0], False), *((s, True) for s in SHAPES)])
 def test_a_step_of_a_batch_is_a_step_of_each_alone(
     short: RunConfig, shape: dict[str, Any], together: bool
 ) -> None:
@@ -205,6 +203,8 @@ def test_only_one_shape_shares_a_batch(short: RunConfig) -> None:
     for change in ({"d_model": 8}, {"batch_size": 16}, {"precision": "bf16"}, {"length": 8}):
         other = override(short, **change)
         assert shape_key(other) != shape_key(short)
+    scan = preset("scan", **SHORT)  # runs of sequences are never stacked
+    assert shape_key(override(scan, seed=1)) != shape_key(scan)
 
 
 def test_tf32_is_refused_without_a_gpu(short: RunConfig, tmp_path: Path) -> None:

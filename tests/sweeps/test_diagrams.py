@@ -96,10 +96,10 @@ def test_any_column_of_numbers_can_be_mapped() -> None:
     assert [row["spread"] for row in summary(found)] == [-1, None]
     assert inline_svg(accuracy_map(found.diagrams[0], "spread"), "p").count("p-cell-") >= 2
     for name, message in (
-        ("sprad", "did you mean 'spread'?"),
-        ("phase", "map is 'phase'; expected one of"),
+        ("sprad", "did you mean 'spread'"),
+        ("phase", "map is 'phase'; expected"),
     ):
-        with pytest.raises(ConfigError, match=re.escape(message)):
+        with pytest.raises(ConfigError, match=message):
             phase_diagrams(rows, maps=name)
 
 

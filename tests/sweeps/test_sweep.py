@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -185,22 +185,22 @@ def test_a_diverging_run_is_final(tmp_path: Path) -> None:
     assert "lower the learning rate" in row["error"]
 
 
-def test_a_run_of_another_process_is_left_to_it(copy: SweepFolder) -> None:
-    """Until it lets go; then it is taken up."""
-    name = next(iter(SMALL.configs()))
+def test_a_run_of_another_process_is_left_to_it(
+    copy: SweepFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until it lets go; then it is taken up. The waiting is said once."""
+    configs = SMALL.configs()
+    name, measures = next(iter(configs)), dict.fromkeys(configs, ())
     shutil.rmtree(copy.runs / name)
-    with writing(copy.runs / name, SMALL.configs()[name]):
+    with writing(copy.runs / name, configs[name]), reporting_all(4, quiet=True) as overall:
         assert copy.state(name) == "running"
         assert counts(copy.rows()) == {"done": 3, "running": 1}
-        waiting: list[Any] = []
-
-        class Looking(Here):
-            def run(self, jobs: Any, *_: Any) -> Generator[RunResult, None, None]:
-                waiting.append(next(jobs))
-                yield from ()
-
-        sweep(SMALL, copy.path, engine=Looking(), quiet=True)
-        assert waiting == [None]
+        scheduler = Scheduler(copy, configs, measures, batch=1, device="cpu")
+        scheduler.begin(overall)
+        jobs = scheduler.jobs()
+        assert [next(jobs) for _ in range(3)] == [None] * 3
+    (said,) = (text for text in caplog.messages if "waiting for 1 run" in text)
+    assert str(copy.runs / name / ".lock") in said
     assert copy.state(name) == "begun"
     engine = Here()
     sweep(SMALL, copy.path, engine=engine, quiet=True)
@@ -258,23 +258,6 @@ def test_damage_costs_a_row_and_no_more(copy: SweepFolder) -> None:
     copy.spec_file.write_text("grids: [")
     with pytest.raises(ConfigError, match="cannot read the sweep"):
         copy.rows()
-
-
-def test_a_result_of_another_schema_is_refused_everywhere(
-    copy: SweepFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its numbers may mean something else: the table says so, as the report does."""
-    path = copy.runs / next(iter(SMALL.configs())) / "result.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 2}))
-    first, *others = copy.write_table()
-    assert (first["status"], first["phase"], first["id_accuracy"]) == ("failed", None, None)
-    assert f"{path} has schema 2" in first["error"]
-    assert "use the version that wrote it" in first["error"]
-    assert counts(others) == {"done": 3}
-    with pytest.raises(StoreError, match="has schema 2"):
-        _ = load(path.parent).evaluation
-    assert main(["sweep", str(copy.spec_file), "--out", str(copy.path), "--quiet"]) == 1
-    assert "has schema 2" in capsys.readouterr().out
 
 
 def test_a_clock_that_was_set_back_gives_no_seconds(copy: SweepFolder) -> None:
@@ -417,23 +400,6 @@ def test_an_export_does_not_replace_measurements(small: SweepFolder) -> None:
         run.export(run.folder.path / "measurements.json")
 
 
-def test_waiting_for_another_process_is_said_once(
-    copy: SweepFolder, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = next(iter(SMALL.configs()))
-    (copy.runs / first / "result.json").unlink()
-    with writing(copy.runs / first, SMALL.configs()[first]):
-        measures = dict.fromkeys(SMALL.configs(), ())
-        with reporting_all(4, quiet=True) as overall:
-            scheduler = Scheduler(copy, SMALL.configs(), measures, batch=1, device="cpu")
-            scheduler.begin(overall)
-            jobs = scheduler.jobs()
-            assert [next(jobs) for _ in range(3)] == [None] * 3
-    said = [record.message for record in caplog.records if "waiting for 1 run" in record.message]
-    assert len(said) == 1
-    assert str(copy.runs / first / ".lock") in said[0]
-
-
 def test_a_spec_too_large_to_be_read_is_not_written(
     copy: SweepFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -520,10 +486,8 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_axes_from_a_command_line() -> None:
-    found = typed_sweep(
-        "tiny", ["gamma=0.3,0.5", "steps=2000", "lr=1e-3,2e-3", "clip=null"], seeds=2
-    )
-    (grid,) = found.grids
+    changes = ["gamma=0.3,0.5", "steps=2000", "lr=1e-3,2e-3", "clip=null"]
+    (grid,) = typed_sweep("tiny", changes, seeds=2).grids
     assert dict(grid.axes) == {"gamma": (0.3, 0.5), "lr": (0.001, 0.002)}
     assert (grid.start.train.steps, grid.start.train.clip, grid.seeds) == (2000, None, (0, 1))
 
@@ -718,15 +682,13 @@ def test_forked_and_new_workers_train_the_same_weights(
         (result,) = engine.run(each_alone({name: START}), tmp_path, lambda _: Progress())
         assert result.error is None
     monkeypatch.setattr("anchor_interp.sweeps.local.ForkServer", lambda: None)
-    (result,) = LocalEngine(1, "cpu").run(
-        each_alone({"new": START}), tmp_path, lambda _: Progress()
-    )
+    jobs = each_alone({"new": START})
+    (result,) = LocalEngine(1, "cpu").run(jobs, tmp_path, lambda _: Progress())
     assert result.error is None
-    weights = {
-        name: (RunFolder(tmp_path / name).path / "checkpoints").rglob("weights.safetensors")
+    here, forked, new = (
+        [path.read_bytes() for path in sorted((tmp_path / name).rglob("weights.safetensors"))]
         for name in ("here", "forked", "new")
-    }
-    here, forked, new = ([path.read_bytes() for path in sorted(of)] for of in weights.values())
+    )
     assert len(here) > 1
     assert here == forked == new
 
