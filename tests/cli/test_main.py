@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from short import SHORT
 
 import anchor_interp
@@ -191,9 +192,12 @@ def test_json_is_one_object_alone(
     assert main(["quickstart", "--out", "q", "--json"]) == 0
     files = {"picture": "q/answers.png", "report": "q/report.html", "ask": "q/ask.html"}
     assert _json(capsys) == {"runs": {"a": trained}, **files}
-    assert main(["export", out, "--out", str(tmp_path / "w"), "--json"]) == 0
-    written = {"run": out, "run_id": trained["run_id"], "step": 40, "weights": str(tmp_path / "w")}
+    path = tmp_path / "deep/w"
+    assert main(["export", out, "--out", str(path), "--step", "10", "--json"]) == 0
+    written = {"run": out, "run_id": trained["run_id"], "step": 10, "weights": str(path)}
     assert _json(capsys) == written
+    exported = anchor_interp.load_transformer(path)
+    assert torch.equal(exported.W_E, finished_run.at(10).model.W_E)
 
 
 def test_the_documented_json_keys_are_the_printed_ones(finished_run: Run, capsys: Capture) -> None:

@@ -337,16 +337,6 @@ def test_an_evaluation_is_of_the_changed_model(kind: Override) -> None:
     assert to_dict(found) == to_dict(expected)
 
 
-@pytest.mark.usefixtures("no_gradients")
-def test_a_verdict_does_not_depend_on_a_hook_that_does_nothing() -> None:
-    run = ai.load("tiny/inferential/1")
-    model, task = run.model, run.config.anchor_task
-    assert ai.classify(ai.evaluate(model, task, n=50)) == "inferential"
-    for block in model.blocks:
-        block.mlp.act_fn = torch.tanh
-    assert ai.classify(ai.evaluate(model, task, n=50)) == "undertrained"
-
-
 OF_THE_PROGRAM = (
     method_of_a_class, method_replaced_before_the_import, function_of_torch, mode_of_torch,
     global_hook,

@@ -15,7 +15,7 @@ import anchor_interp
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp.behaviour.phase import decide
 from anchor_interp.runs import store
-from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.run import Run
 from anchor_interp.runs.store import RunFolder, writing
 from anchor_interp.runs.train import train
@@ -249,11 +249,3 @@ def test_other_schemas_are_refused(copy: Path, short: RunConfig, schema: int) ->
     with pytest.raises(StoreError, match=expected):
         train(short, copy, quiet=True)
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
-
-
-def test_a_checkpoint_of_another_run_is_refused(copy: Path, short: RunConfig) -> None:
-    path = copy / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"seed": 1}))
-    assert RunFolder(copy).config() == override(short, seed=1)
-    with pytest.raises(StoreError, match="is a checkpoint of another run or step; restore"):
-        RunFolder(copy).weights(40)

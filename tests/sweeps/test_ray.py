@@ -236,29 +236,6 @@ def test_closing_early_checkpoints(connected: Nodes, long: RunConfig, tmp_path: 
         pass
 
 
-def test_a_run_that_another_process_writes_is_left_to_it(
-    connected: Nodes, short: RunConfig, tmp_path: Path
-) -> None:
-    with writing(tmp_path / "taken", short):
-        results = run_all(RayEngine(), {"taken": short}, tmp_path)
-    assert isinstance(results["taken"].error, LockedError)
-
-
-def test_a_killed_worker_is_an_error_of_its_run(
-    connected: Nodes, long: RunConfig, tmp_path: Path
-) -> None:
-    def kill() -> None:
-        os.kill(json.loads((tmp_path / "run/.lock.json").read_text())["pid"], signal.SIGKILL)
-
-    watch = Watch(tmp_path / "run", kill)
-    error = run_all(RayEngine(), {"run": long}, tmp_path, update=watch.update)["run"].error
-    assert type(error) is AnchorInterpError
-    assert "was lost with its worker" in str(error)
-    assert RunFolder(tmp_path / "run").steps()[-1] > 0
-    with writing(tmp_path / "run", long):  # the dead worker's lock is gone
-        pass
-
-
 def test_as_many_tasks_as_the_machines_have_room_for(tmp_path: Path) -> None:
     machines = [
         {"Alive": True, "Resources": {"CPU": 3.0}},

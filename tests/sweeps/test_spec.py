@@ -217,11 +217,6 @@ def test_zipped_values_may_repeat() -> None:
     assert found == [(1e-3, 2), (1e-3, 3), (2e-3, 3)]
 
 
-def test_a_name_with_hyphens_is_given_once() -> None:
-    with pytest.raises(ConfigError, match="weight_decay is given twice"):
-        typed_sweep("tiny", ["weight-decay=0.1", "weight_decay=0.5"])
-
-
 def read(tmp_path: Path, text: str, name: str = "sweep.yaml") -> Sweep:
     (tmp_path / name).write_text(text)
     return read_sweep(tmp_path / name)

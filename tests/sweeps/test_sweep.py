@@ -497,6 +497,7 @@ def test_axes_from_a_command_line() -> None:
     [
         ("tiny", ["gamma"], "'gamma' is not NAME=VALUE,VALUE, such as gamma=0.3,0.5"),
         ("tiny", ["gamma=0.3", "gamma=0.5"], "gamma is given twice"),
+        ("tiny", ["weight-decay=0.1", "weight_decay=0.5"], "weight_decay is given twice"),
         ("tiny", ["gama=0.3,0.4"], r"no field is called 'gama' \(did you mean"),
         ("tinny", [], "no preset or sweep is called 'tinny'"),
         ("tiny_decay", [], "did you mean 'tiny-decay'"),
