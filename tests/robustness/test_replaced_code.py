@@ -344,16 +344,19 @@ OF_THE_PROGRAM = (
 """What also changes the models that a training makes."""
 
 
-@pytest.mark.parametrize("kind", OF_THE_PROGRAM)
-@pytest.mark.parametrize("task", ["anchors", "scan", "batch"])
+@pytest.mark.parametrize(
+    ("kind", "task"),
+    [
+        (method_of_a_class, "scan"),
+        (global_hook, "batch"),
+        *((k, "anchors") for k in OF_THE_PROGRAM),
+    ],
+)
 def test_training_is_of_the_changed_model(kind: Override, task: str, short: RunConfig) -> None:
     """Loss and gradient are those of the model's own forward pass."""
     cpu = torch.device("cpu")
-    config = (
-        ai.preset("scan", batch_size=8, n_sequences=50, d_model=16, d_head=8, d_mlp=24)
-        if task == "scan"
-        else short
-    )
+    few = {"batch_size": 8, "n_sequences": 50, "d_model": 16, "d_head": 8, "d_mlp": 24}
+    config = ai.preset("scan", **few) if task == "scan" else short
     state, objective = TrainState.fresh(config, cpu), make_objective(config, cpu)
     model: Any = state.model
     batch: Any = objective.parts(0)[0]
@@ -364,9 +367,8 @@ def test_training_is_of_the_changed_model(kind: Override, task: str, short: RunC
         logits = logits.flatten(0, 1)[batch.places] if task == "scan" else logits[:, -1]
         loss = batch.share * F.cross_entropy(logits, batch.targets)
         assert not torch.allclose(loss, before)
-        norm = torch.cat(
-            [g.flatten() for g in torch.autograd.grad(loss, [*model.parameters()])]
-        ).norm()
+        gradients = torch.autograd.grad(loss, [*model.parameters()])
+        norm = torch.cat([each.flatten() for each in gradients]).norm()
         if task == "batch":
             (event,) = Stack([Member(config, state, objective.training)], together=True).advance(1)
         else:

@@ -278,14 +278,6 @@ def test_the_command_prints_effect_p_n_power_and_a_sentence(
     assert shown["strata"]["post"]["left_out_runs"]["censored"][0] == "run-49"
 
 
-def test_a_file_needs_the_columns_that_are_asked_for(tmp_path: Path) -> None:
-    rows = [{"width": 2**i, "error": i % 3, "score": i + (i % 2)} for i in range(9)]
-    file = tmp_path / "own.csv"
-    pd.DataFrame(rows).to_csv(file, index=False)
-    found = ai.effect(file, of="score", on="width")
-    assert (found.n, found.found) == (9, ai.effect(rows, of="score", on="width").found)
-
-
 @pytest.mark.parametrize(("shift", "step"), [(1e4, 0.1), (-1e7, 0.1), (1e10, 1.0)])
 def test_ties_of_a_number_that_is_large_beside_its_spread(shift: float, step: float) -> None:
     """Rounding of a large number neither breaks ties of small differences nor hides these."""
@@ -399,13 +391,21 @@ def test_a_flag_that_says_nothing_is_refused(flag: Any) -> None:
         ai.effect(few_runs(censored=flag), of="y", on="gamma")
 
 
-def test_flags_of_a_file_may_be_texts(tmp_path: Path) -> None:
-    file, frame = tmp_path / "own.csv", pd.DataFrame(few_runs())
-    frame.assign(censored=["yes"] * 4 + ["no"] * 16).to_csv(file, index=False)
+def test_a_file_needs_the_columns_that_are_asked_for(tmp_path: Path) -> None:
+    """Flags may be texts, and missing numbers may be written."""
+    rows = [{"width": 2**i, "error": i % 3, "score": i + (i % 2)} for i in range(9)]
+    file = tmp_path / "own.csv"
+    pd.DataFrame(rows).to_csv(file, index=False)
+    found = ai.effect(file, of="score", on="width")
+    assert (found.n, found.found) == (9, ai.effect(rows, of="score", on="width").found)
+    pd.DataFrame(few_runs()).assign(censored=["yes"] * 4 + ["no"] * 16).to_csv(file, index=False)
     found = ai.effect(file, of="y", on="gamma")
     assert (found.n, found.left_out_runs) == (
         16, {"undertrained": ("run-0", "run-1", "run-2", "run-3")}
     )  # fmt: skip
+    numbers = "".join(f"{i % 2},{i},r{i}\n" for i in range(16))
+    file.write_text(f"kind,y,run_id\n{numbers}0,NaN,a\n0,nan,c\n")
+    assert ai.effect(file, of="y", on="kind").left_out_runs == {"without y": ("a", "c")}
 
 
 def test_runs_that_are_left_out_are_named_by_why() -> None:
@@ -447,11 +447,6 @@ def test_copies_of_runs_say_nothing_new_where_they_are_one_cluster() -> None:
     assert many.finds == pytest.approx(one.finds)
 
 
-def test_numbers_that_are_not_finite_are_left_out() -> None:
-    rows = [{"kind": i % 2, "y": float(i)} for i in range(16)] + [{"kind": 0, "y": float("nan")}]
-    assert ai.effect(rows, of="y", on="kind").left_out == 1
-
-
 @pytest.mark.parametrize("number", [np.float64, np.float32, Decimal, Fraction])
 def test_numbers_of_any_kind_are_numbers(number: Any) -> None:
     rows = few_runs(seed=3)
@@ -484,13 +479,6 @@ def test_missing_settings_are_one_stratum() -> None:
     names: Any
     for names in ("w", ["w"], {"w"}, pd.Index(["w"])):
         assert ai.effect(rows, of="y", on="g", within=names).strata.keys() == {"default"}
-
-
-def test_missing_numbers_of_a_file_may_be_written(tmp_path: Path) -> None:
-    numbers = "".join(f"{i % 2},{i},r{i}\n" for i in range(16))
-    (tmp_path / "table.csv").write_text(f"kind,y,run_id\n{numbers}0,NaN,a\n0,nan,c\n")
-    found = ai.effect(tmp_path / "table.csv", of="y", on="kind")
-    assert found.left_out_runs == {"without y": ("a", "c")}
 
 
 @pytest.mark.parametrize(
