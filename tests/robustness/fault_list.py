@@ -52,8 +52,6 @@ class Fault:
     """Where the run folder lies in the fault's own folder."""
     fresh: bool = False
     """Start without a run folder."""
-    adds: tuple[str, ...] = ()
-    """Files that an undisturbed run does not have."""
     lacks: tuple[str, ...] = ()
     """Files that differ from an undisturbed run's."""
 

@@ -39,6 +39,7 @@ from anchor_interp.tasks.hashing import epoch_order
 from anchor_interp.tasks.sequences import sample
 
 pytestmark = pytest.mark.usefixtures("judged_on_few")
+Patch = pytest.MonkeyPatch
 CPU = torch.device("cpu")
 SHAPES: list[dict[str, Any]] = [
     {"normalization": "post", "n_layers": 1, "n_heads": 1},
@@ -284,7 +285,7 @@ def test_a_batch_writes_what_single_runs_write(
     assert ended(again) == dict.fromkeys(configs)
 
 
-def stop_at(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+def stop_at(monkeypatch: Patch, call: int) -> None:
     """Let SIGTERM come in the middle of a step."""
     original, calls = objectives.answer_loss, [0]
 
@@ -308,10 +309,7 @@ def test_a_batch_trains_where_its_caller_takes_no_gradients(
 
 
 def test_what_a_batch_began_goes_on_alone_and_the_other_way_round(
-    tmp_path: Path,
-    configs: dict[str, RunConfig],
-    alone: dict[str, Run],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, configs: dict[str, RunConfig], alone: dict[str, Run], monkeypatch: Patch
 ) -> None:
     stop_at(monkeypatch, 3 * 8 - 1)
     with pytest.raises(InterruptedRunError, match="stopped and checkpointed 3 runs; give the same"):
@@ -335,7 +333,7 @@ def test_what_a_batch_began_goes_on_alone_and_the_other_way_round(
 
 
 def test_a_signal_while_one_is_judged_keeps_the_others(
-    tmp_path: Path, configs: dict[str, RunConfig], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, configs: dict[str, RunConfig], monkeypatch: Patch
 ) -> None:
     def judged(*args: Any, **settings: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -363,10 +361,7 @@ def test_leaving_early_checkpoints_the_rest(tmp_path: Path, configs: dict[str, R
 
 
 def test_a_lost_run_stops_no_other(
-    tmp_path: Path,
-    configs: dict[str, RunConfig],
-    alone: dict[str, Run],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, configs: dict[str, RunConfig], alone: dict[str, Run], monkeypatch: Patch
 ) -> None:
     """One diverges, one is held by another process, one's disk is full; two train on."""
     others = {name: configs[name] for name in ("quick", "odd")}
@@ -398,10 +393,7 @@ def test_a_lost_run_stops_no_other(
 
 
 def test_a_lack_of_memory_makes_smaller_batches(
-    tmp_path: Path,
-    configs: dict[str, RunConfig],
-    alone: dict[str, Run],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, configs: dict[str, RunConfig], alone: dict[str, Run], monkeypatch: Patch
 ) -> None:
     two = {name: configs[name] for name in ("quick", "odd")}
     advance, sizes = Stack.advance, []
@@ -423,7 +415,7 @@ def test_a_lack_of_memory_makes_smaller_batches(
 
 
 def test_what_has_ended_is_told_whatever_comes_after(
-    tmp_path: Path, short: RunConfig, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, short: RunConfig, monkeypatch: Patch
 ) -> None:
     """A lack of memory while the second of two runs is judged."""
     two = {str(seed): override(short, seed=seed) for seed in (0, 1)}

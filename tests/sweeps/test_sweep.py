@@ -44,6 +44,8 @@ from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table_files import from_csv, to_csv
 from anchor_interp.sweeps.typed import typed_sweep
 
+Patch = pytest.MonkeyPatch
+Capture = pytest.CaptureFixture[str]
 START = anchor_interp.preset("tiny", **SHORT)
 SMALL = Sweep((Grid(START, {"gamma": (0.4, 0.8)}, seeds=(0, 1)),))
 
@@ -221,7 +223,7 @@ def test_a_lock_left_behind_is_not_held(tmp_path: Path) -> None:
 
 
 def test_a_sweep_is_read_where_the_file_system_has_no_locks(
-    copy: SweepFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    copy: SweepFolder, monkeypatch: Patch, capsys: Capture
 ) -> None:
     def flock(*_: object) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
@@ -269,9 +271,7 @@ def test_a_clock_that_was_set_back_gives_no_seconds(copy: SweepFolder) -> None:
     assert after["seconds"] >= 0
 
 
-def test_a_spec_that_grows_meanwhile_loses_no_row(
-    copy: SweepFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spec_that_grows_meanwhile_loses_no_row(copy: SweepFolder, monkeypatch: Patch) -> None:
     """A second driver that adds runs while the first makes its table waits for it."""
     (copy.path / "table.parquet").unlink()
     states = SweepFolder.states
@@ -304,7 +304,7 @@ def test_a_flipped_bit_of_the_table_is_noticed(copy: SweepFolder) -> None:
 
 
 def test_a_run_whose_mechanism_cannot_be_measured_stops_no_other(
-    copy: SweepFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    copy: SweepFolder, capsys: Capture, monkeypatch: Patch
 ) -> None:
     first, second, *_ = SMALL.configs()
     (weights,) = (copy.runs / first).glob("checkpoints/00000040/weights.safetensors")
@@ -344,10 +344,7 @@ def seed(run):
 
 
 def test_own_measures_are_columns(
-    copy: SweepFolder,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    copy: SweepFolder, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr("anchor_interp.sweeps.local.LocalEngine", lambda *_: Here())
@@ -395,9 +392,7 @@ def test_an_export_does_not_replace_measurements(small: SweepFolder) -> None:
         run.export(run.folder.path / "measurements.json")
 
 
-def test_a_spec_too_large_to_be_read_is_not_written(
-    copy: SweepFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spec_too_large_to_be_read_is_not_written(copy: SweepFolder, monkeypatch: Patch) -> None:
     before = copy.spec_file.read_text()
     monkeypatch.setattr(folder_module, "MAX_BYTES", len(before))
     with pytest.raises(ConfigError, match="its own folder"):
@@ -520,7 +515,7 @@ def test_an_estimate_names_what_is_left(copy: SweepFolder, tmp_path: Path) -> No
     assert (done.todo, done.core_seconds, done.basis) == (0, 0, "3 steps of each of 0 shapes")
 
 
-def test_a_large_batch_is_timed_in_part(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_large_batch_is_timed_in_part(monkeypatch: Patch, tmp_path: Path) -> None:
     asked = []
     fresh = TrainState.fresh
 
@@ -551,9 +546,7 @@ def test_four_thousand_configurations(tmp_path: Path) -> None:
     assert time.process_time() - began < 1.5
 
 
-def test_the_commands(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands(tmp_path: Path, capsys: Capture, monkeypatch: Patch) -> None:
     """Two runs are trained in this process, then the commands look at them."""
     out = str(tmp_path / "out")
     changes = [f"{name}={value}" for name, value in SHORT.items()]
@@ -656,9 +649,7 @@ def test_an_interrupted_sweep_leaves_no_worker(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_forked_and_new_workers_train_the_same_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forked_and_new_workers_train_the_same_weights(tmp_path: Path, monkeypatch: Patch) -> None:
     """Off Linux and on a GPU a worker is a new process."""
     engines: dict[str, Engine] = {"here": Here(), "forked": LocalEngine(1, "cpu")}
     for name, engine in engines.items():
@@ -676,7 +667,7 @@ def test_forked_and_new_workers_train_the_same_weights(
     assert here == forked == new
 
 
-def test_a_worker_has_one_passive_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_has_one_passive_thread(tmp_path: Path, monkeypatch: Patch) -> None:
     """From its start, unless the user says how threads wait."""
     given: list[dict[str, str]] = []
 
