@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from power_cut import power_cut
+from power_cut import assert_same_run, power_cut
 from short import SHORT
 
 import anchor_interp
@@ -40,15 +39,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def evaluations(run: Run) -> list[tuple[int, float]]:
     return [(r["step"], r["train_accuracy"]) for r in run.metrics if "train_accuracy" in r]
-
-
-def assert_same(found: Run, expected: Run) -> None:
-    assert found.steps == expected.steps
-    for step in expected.steps:
-        mine, other = found.folder.weights(step), expected.folder.weights(step)
-        assert all(torch.equal(mine[name], other[name]) for name in other)
-    assert found.metrics == expected.metrics
-    assert found.folder.result() == expected.folder.result()
 
 
 def cut_off(of: RunConfig, out: Path, fatal: int) -> None:
@@ -97,7 +87,7 @@ def test_one_that_is_never_fitted_ends_at_the_most_steps(tmp_path: Path) -> None
 @pytest.mark.parametrize("fatal", [48, 95])  # it is fitted at step 48
 def test_a_kill_changes_nothing(tmp_path: Path, whole: Run, fatal: int) -> None:
     cut_off(config(), tmp_path / "run", fatal)
-    assert_same(trained(config(), tmp_path / "run"), whole)
+    assert_same_run(trained(config(), tmp_path / "run"), whole)
 
 
 def test_an_end_between_evaluations_is_measured_and_resumed(
@@ -112,9 +102,9 @@ def test_an_end_between_evaluations_is_measured_and_resumed(
     out = tmp_path / "unjudged"
     shutil.copytree(run.folder.path, out)
     (out / "result.json").unlink()
-    assert_same(trained(config(), out), run)
+    assert_same_run(trained(config(), out), run)
     cut_off(config(), tmp_path / "cut", run.step - 1)
-    assert_same(trained(config(), tmp_path / "cut"), run)
+    assert_same_run(trained(config(), tmp_path / "cut"), run)
 
 
 @pytest.mark.parametrize(("steps", "fitted", "last"), [

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from killed_training import config, small_cogs
-from power_cut import power_cut
+from power_cut import assert_same_run, power_cut
 from short import SHORT, with_helpers
 
 import anchor_interp
@@ -25,18 +25,6 @@ from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.train import train
 
 TESTS = Path(__file__).parents[1] / "robustness"
-
-
-def assert_same_run(found: Run, expected: Run) -> None:
-    assert found.steps == expected.steps
-    for step in expected.steps:
-        mine, other = found.folder.weights(step), expected.folder.weights(step)
-        assert mine.keys() == other.keys()
-        assert all(torch.equal(mine[name], other[name]) for name in other)
-    assert found.metrics == expected.metrics
-    assert found.folder.result() == expected.folder.result()
-    files = {path.relative_to(expected.folder.path) for path in expected.folder.path.rglob("*")}
-    assert {path.relative_to(found.folder.path) for path in found.folder.path.rglob("*")} == files
 
 
 @pytest.mark.slow
