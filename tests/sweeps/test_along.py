@@ -51,8 +51,7 @@ def of_subject(subject: Subject) -> Numbers:
 
 @torch.no_grad()
 def under_a_decorator(model: Any) -> float:
-    norm: float = model.W_E.norm().item()
-    return norm
+    return float(model.W_E.norm())
 
 
 def where_it_moved(subject: Subject) -> dict[str, float]:
@@ -63,14 +62,12 @@ def where_it_moved(subject: Subject) -> dict[str, float]:
 
 
 def of_a_model_called_subject(model: Any) -> float:
-    norm: float = model.W_E.norm().item()
-    return norm
+    return float(model.W_E.norm())
 
 
 class Probe:
     def measure(self, model: Any) -> float:
-        norm: float = model.W_E.norm().item()
-        return norm
+        return float(model.W_E.norm())
 
 
 @pytest.fixture
