@@ -5,7 +5,6 @@ import os
 import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -50,16 +49,6 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> "Run":
     config = anchor_interp.preset("tiny", **SHORT)
     out: Path = tmp_path_factory.mktemp("runs") / "short"
     return anchor_interp.train(config, out, device="cpu", threads=1, quiet=True)
-
-
-@pytest.fixture(scope="module")
-def judged_on_few(finished_run: "Run") -> Iterator[None]:
-    """Trainings judge their runs on 50 sequences a pair; the finished run was judged before."""
-    from anchor_interp.runs import session
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "evaluate_run", partial(session.evaluate_run, n=50))
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,6 @@ from anchor_interp.runs.train import train
 from anchor_interp.sweeps.batch import train_batch
 from anchor_interp.sweeps.rows import planned_row, updated_row
 
-pytestmark = pytest.mark.usefixtures("judged_on_few")
 CHANGES = {"lr": 3e-3, "steps": 400, "eval_every": 6, "log_every": 4, "checkpoint_every": 25}
 
 

@@ -38,7 +38,6 @@ from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.hashing import epoch_order
 from anchor_interp.tasks.sequences import sample
 
-pytestmark = pytest.mark.usefixtures("judged_on_few")
 Patch = pytest.MonkeyPatch
 CPU = torch.device("cpu")
 SHAPES: list[dict[str, Any]] = [
