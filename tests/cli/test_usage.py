@@ -170,6 +170,7 @@ def test_wrong_usage_is_one_line_and_needs_no_torch(
         (2, [*SWEEP, "--measure", "no_such:f"], "import the measure no_such:f"),
         (2, [*SWEEP, "--measure", "f"], "such as my_measures.py:norm"),
         (2, [*SWEEP, "unseen=[[3, 4]]"], "in a sweep file write [[3, 4], ...]"),
+        (2, ["sweep", "tiny"], "--out is missing. Expected: --out OUT."),
         (1, ["evaluate", "/missing"], "/missing is"),
         (1, ["evaluate", "{run}", "--step", "7"], "no checkpoint at step 7"),
         (1, ["status", "nowhere"], "nowhere is not a sweep folder"),

@@ -167,7 +167,7 @@ def main(folder: Path, kills: int, seed: int, preset: str = "tiny") -> None:
         fault = (PLACES[done // 2 % len(PLACES)], chance.randint(1, 4)) if done % 2 == 0 else None
         process = attempt(out, log, fault, preset)
         if fault is None:
-            wait_for_lines(out / "metrics.jsonl", chance.randint(1, 4))
+            wait_for_lines(out / "metrics.jsonl", chance.randint(1, 4), seconds=60)
             time.sleep(chance.uniform(0, 0.02))
             os.kill(process, signal.SIGKILL)
         _, status = os.waitpid(process, 0)

@@ -257,6 +257,20 @@ def test_damage_costs_a_row_and_no_more(copy: SweepFolder) -> None:
         copy.rows()
 
 
+def test_a_result_of_another_schema_is_refused_everywhere(
+    copy: SweepFolder, capsys: Capture
+) -> None:
+    """Its numbers may mean something else: the table says so, as a worker process does."""
+    path = copy.runs / next(iter(SMALL.configs())) / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 2}))
+    first, *others = copy.write_table()
+    assert (first["status"], first["phase"], first["id_accuracy"]) == ("failed", None, None)
+    assert f"{path} has schema 2" in first["error"]
+    assert counts(others) == {"done": 3}
+    assert main(["sweep", str(copy.spec_file), "--out", str(copy.path), "--quiet"]) == 1
+    assert "has schema 2" in capsys.readouterr().out
+
+
 def test_a_clock_that_was_set_back_gives_no_seconds(copy: SweepFolder) -> None:
     first, *_ = SMALL.configs()
     path = copy.runs / first / "provenance.json"
