@@ -15,8 +15,6 @@ from anchor_interp._util.schema import canonical_json
 from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.models.decoding import generate
 from anchor_interp.models.matrix_complexity import gaussian_numbers
-from anchor_interp.runs.config import override
-from anchor_interp.sweeps.batch import train_batch
 
 SOURCES = Path(ai.__file__).parent
 MAKERS = {
@@ -102,20 +100,6 @@ def test_a_measure_is_the_same_with_the_default_device_meta(name: str) -> None:
     with torch.device("meta"):
         found = MEASURES[name](ai.load("tiny/inferential/1"))
     np.testing.assert_equal(found, expected)
-
-
-def test_a_batch_of_models_trains_with_the_default_device_meta(
-    finished_run: ai.Run, tmp_path: Path
-) -> None:
-    config = override(finished_run.config, steps=4)
-    configs = {"a": config, "b": override(config, gamma=0.3)}
-    digests = set()
-    for default in ("cpu", "meta"):
-        out = tmp_path / default
-        with torch.device(default):
-            assert len([*train_batch(configs, out, device="cpu", threads=1)]) == 2
-        digests.add(ai.load(out / "b").folder.weights_digest(4))
-    assert len(digests) == 1
 
 
 def test_training_is_the_same_with_the_default_device_meta(

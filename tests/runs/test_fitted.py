@@ -76,16 +76,8 @@ def test_the_schedule_is_that_of_the_most_steps(
     assert without_goal["total_decay"] == total_decay(finished_run.config.train)
 
 
-def test_one_that_is_never_fitted_ends_at_the_most_steps(tmp_path: Path) -> None:
-    run = trained(config(1.0, steps=20), tmp_path / "run")
-    result = run.folder.result() or {}
-    assert (run.step, result["steps"], result["fitted_step"]) == (20, 20, None)
-    assert trained(config(1.0, steps=20), tmp_path / "run").step == 20  # it is done
-
-
-@pytest.mark.parametrize("fatal", [48, 95])  # it is fitted at step 48
-def test_a_kill_changes_nothing(tmp_path: Path, whole: Run, fatal: int) -> None:
-    cut_off(config(), tmp_path / "run", fatal)
+def test_a_kill_when_it_is_fitted_changes_nothing(tmp_path: Path, whole: Run) -> None:
+    cut_off(config(), tmp_path / "run", 48)
     assert_same_run(trained(config(), tmp_path / "run"), whole)
 
 
@@ -136,6 +128,8 @@ def test_a_batch_ends_each_of_its_runs_by_itself(tmp_path: Path, whole: Run) -> 
     for name, end in ends.items():
         assert end["steps"] == last_step(configs[name].train.steps, end["fitted_step"])
     assert ends["never"]["steps"] == 60 < ends["one"]["steps"]
+    assert ends["never"]["fitted_step"] is None
+    assert trained(configs["never"], tmp_path / "never").step == 60  # it is done
 
 
 def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def test_only_the_newest_checkpoint_keeps_its_optimizer_state(finished_run: Run)
 def test_an_exception_at_any_step_loses_nothing(
     tmp_path: Path, short: RunConfig, finished_run: Run
 ) -> None:
-    for fatal in (1, 10, 25):
+    for fatal in (1, 25):
         out = tmp_path / str(fatal)
         with power_cut(fatal):
             train(short, out, device="cpu", threads=1, quiet=True)

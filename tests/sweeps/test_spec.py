@@ -63,16 +63,6 @@ def test_grid_gives_every_combination_once(tmp_path: Path) -> None:
     assert list(found) == [run_id(config) for config in expected]
 
 
-def test_grids_share_runs_by_name() -> None:
-    start = preset("tiny")
-    small = Grid(start, {"gamma": (0.3, 0.5)}, seeds=(0, 1))
-    large = Grid(start, {"gamma": (0.5, 0.3, 0.7)}, seeds=(0, 1, 2))
-    alone, both = Sweep((small,)).configs(), Sweep((small, large)).configs()
-    assert (len(alone), len(both)) == (4, 9)
-    assert alone.items() <= both.items()
-    assert len(small) == 4
-
-
 def test_config_path_is_relative_to_the_sweep_file(tmp_path: Path) -> None:
     config = preset("tiny", steps=77)
     (tmp_path / "mine.json").write_text(canonical_json(config))
