@@ -48,17 +48,13 @@ def test_a_sound_machine(tmp_path: Path, capsys: Capture) -> None:
     assert f"folder    {tmp_path}: writable, locks work" in text
 
 
-@pytest.mark.parametrize(
-    ("package", "module"), [("torch", "torch"), ("pandas", "pandas"), ("pyyaml", "yaml")]
-)
+@pytest.mark.parametrize(("package", "module"), [("torch", "torch"), ("pyyaml", "yaml")])
 def test_reports_a_package_that_cannot_be_imported(
     package: str, module: str, monkeypatch: Patch, tmp_path: Path, capsys: Capture
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     (problem,) = problems(tmp_path, capsys)
-    assert re.fullmatch(
-        rf"{package} cannot be imported \(.*{module}.*\); install it again", problem
-    )
+    assert re.fullmatch(rf"{package} cannot be imported \(.*{module}.*\); install it.*", problem)
 
 
 def test_reports_a_device_that_fails(monkeypatch: Patch, tmp_path: Path, capsys: Capture) -> None:

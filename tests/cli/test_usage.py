@@ -23,14 +23,14 @@ def _with(**changes: Any) -> str:
 
 FILES = {
     "empty.json": "",
-    "deep.json": "[" * 50_000,
-    "twice.json": _with(seed=0)[:-1] + ', "seed": 1}',
-    "schema.json": _with(schema=2),
     "field.json": _with(train={"stepz": 3}),
     "escape.json": _with(train={"precision": "\x1b[31m\nfp8"}),
 }
 
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 TRAIN = ["train", "--out", "run"]
+SWEEP = ["sweep", "tiny", "--out", "x"]
 
 WITHOUT_TORCH: list[tuple[list[str], str]] = [
     ([], "no command; expected one of quickstart, train, evaluate"),
@@ -49,25 +49,16 @@ WITHOUT_TORCH: list[tuple[list[str], str]] = [
     ([*TRAIN, "--gamma", "1", "--gamma", "2"], "--gamma specified multiple times"),
     ([*TRAIN, "--bias", "--no-bias"], "--no-bias specified multiple times"),
     ([*TRAIN, "--gamma", "9"], "--gamma is 9.0; expected at most 4"),
-    ([*TRAIN, "--gamma", "-3"], "--gamma is -3.0; expected at least -1"),
     ([*TRAIN, "--gamma=nan"], "--gamma is nan; expected a finite number"),
-    ([*TRAIN, "--gamma-mlp", "-2"], "--gamma-mlp is -2.0; expected at least -1"),
     ([*TRAIN, "--lr", "0"], "--lr is 0.0; expected more than 0"),
     ([*TRAIN, "--gamma", "abc"], '--gamma: unable to convert "abc" into float'),
-    ([*TRAIN, "--steps", "abc"], "--steps is 'abc'; expected an integer"),
     ([*TRAIN, "--steps", "1.5"], "--steps is '1.5'; expected an integer"),
     ([*TRAIN, "--steps", "9" * 5000], "expected an integer"),
     ([*TRAIN, "--lr", "9" * 5000], "--lr is inf; expected a finite number"),
     ([*TRAIN, "--lr", "x" * 5000], "--lr: unable to convert"),
-    ([*TRAIN, "--seed="], "--seed is ''; expected a value"),
-    ([*TRAIN, "--seed", "-1"], "--seed is -1; expected at least 0"),
-    ([*TRAIN, "--n_sequences", "0"], "--n-sequences is 0; expected at least 1"),
     ([*TRAIN, "--clip", "lots"], '--clip: unable to convert "lots" into float'),
-    ([*TRAIN, "--clip", "0"], "--clip is 0.0; expected more than 0"),
     ([*TRAIN, "--schedule", "5", "1e-3"], "--schedule requires 3 positional arguments. Only got 2"),
-    ([*TRAIN, *["--schedule", "5.5", "1e-3", "1"]], "--schedule is '5.5'; expected an integer"),
     ([*TRAIN, *["--schedule", "5", "1e-3", "1"] * 2], "schedule[1].step is 5; expected more than"),
-    ([*TRAIN, "--lr", "nan"], "--lr is nan; expected a finite number"),
     ([*TRAIN, "--act-fn", "elu"], '"elu" for --act-fn. Choose from: "relu", "gelu".'),
     ([*TRAIN, "--bias", "yes"], "Unexpected argument 'yes'"),
     ([*TRAIN, "--bias=maybe"], '--bias: unable to convert "maybe" into bool'),
@@ -76,11 +67,7 @@ WITHOUT_TORCH: list[tuple[list[str], str]] = [
     ([*TRAIN, "--preset", ""], "--preset is ''; expected a value"),
     ([*TRAIN, "--task", "neurip"], 'Did you mean "neurips"?'),
     ([*TRAIN, "--track", "tensorbord"], 'Did you mean "tensorboard"?'),
-    ([*TRAIN, "--weight-decay", "-1"], "--weight-decay is -1.0; expected at least 0"),
-    ([*TRAIN, "--batch-size", "999999999"], "--batch-size is 999999999; expected at most 16777216"),
-    ([*TRAIN, "--eval-every", "0"], "--eval-every is 0; expected at least 1"),
     ([*TRAIN, "--d-vocab", "50"], "--d-vocab is 50; the task's tokens and targets need at least"),
-    ([*TRAIN, "--preset", "cogs", "--d-vocab", "9"], "tokens and targets need at least 827"),
     ([*TRAIN, "--preset", "scan", "--n-ctx", "20"], "--n-ctx is 20; the task's sequences have 58"),
     ([*TRAIN, "--key-min", "200"], "--key-max is 99; expected more than 200"),
     ([*TRAIN, "--config", "a", "--preset", "tiny"], "use one of them"),
@@ -88,9 +75,6 @@ WITHOUT_TORCH: list[tuple[list[str], str]] = [
     ([*TRAIN, "--config", "missing.json"], "missing.json: No such file or directory"),
     ([*TRAIN, "--config", "."], "cannot read .: Is a directory"),
     ([*TRAIN, "--config", "empty.json"], "not valid JSON: Expecting value"),
-    ([*TRAIN, "--config", "deep.json"], "not valid JSON: "),
-    ([*TRAIN, "--config", "twice.json"], "the name 'seed'"),
-    ([*TRAIN, "--config", "schema.json"], "schema is 2; this version"),
     ([*TRAIN, "--config", "field.json"], "train has no field 'stepz' (did you mean 'steps'?)"),
     ([*TRAIN, "--config", "escape.json"], r"precision is '\x1b[31m\nfp8'"),
     (["evaluate", "x", "y"], "Unexpected argument 'y'"),
@@ -99,17 +83,14 @@ WITHOUT_TORCH: list[tuple[list[str], str]] = [
     (["report"], "RUNS is missing. Expected: The run folder"),
     (["status"], "SWEEP is missing. Expected: The sweep folder."),
     (["completion", "ksh"], '"ksh" for SHELL. Choose from: "bash", "zsh", "fish".'),
-    (["sweep", "tiny", "--out", "x", "--batch", "-1"], "--batch is -1; expected at least 0"),
-    (["sweep", "tiny", "--out", "x", "--gpus", "1"], "--gpus is for the ray engine"),
-    (["sweep", "tiny", "--out", "x", "gama=1"], "(did you mean 'gamma'?)"),
-    (["sweep", "tiny", "--out", "x", "gamma=0.5,-3"], "init.gamma is -3.0; expected at least -1"),
-    (["sweep", "tiny", "--out", "x", "lr=0"], "train.lr is 0.0; expected more than 0"),
-    (["sweep", "tiny", "--out", "x", "lr=0.1,.nan"], "train.lr is nan; expected a finite number"),
-    (["sweep", "tiny", "--out", "x", "steps=1:5,300"], "train.steps is '1:5'; expected an integer"),
-    (["sweep", "tiny", "--out", "x", "--seeds", "0"], "seeds is 0; expected at least 1"),
-    (["sweep", "tiny", "--out", "x", "--workers", "0"], "--workers is 0; expected at least 1"),
-    (["sweep", "tiny", "--out", "x", "--engine", "ray", "--gpus", "nan"], "--gpus is nan"),
-    (["sweep", "tiny", "--out", "x", "--engine", "ray", "--gpus", "-1"], "--gpus is -1.0"),
+    ([*SWEEP, "--batch", "-1"], "--batch is -1; expected at least 0"),
+    ([*SWEEP, "--gpus", "1"], "--gpus is for the ray engine"),
+    ([*SWEEP, "gama=1"], "(did you mean 'gamma'?)"),
+    ([*SWEEP, "gamma=0.5,-3"], "init.gamma is -3.0; expected at least -1"),
+    ([*SWEEP, "steps=1:5,300"], "train.steps is '1:5'; expected an integer"),
+    ([*SWEEP, "--seeds", "0"], "seeds is 0; expected at least 1"),
+    ([*SWEEP, "--workers", "0"], "--workers is 0; expected at least 1"),
+    ([*SWEEP, "--engine", "ray", "--gpus", "nan"], "--gpus is nan"),
     (["quickstart", "--workers", "1.5"], "--workers is '1.5'; expected an integer"),
     (["quickstart", "--seed", "-1"], "--seed is -1; expected at least 0"),
 ]
@@ -151,8 +132,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, st
     return {repr(a): answer for (a, _), answer in zip(WITHOUT_TORCH, found, strict=True)}
 
 
-def check(code: int, out: str, err: str, message: str) -> None:
-    assert code == 2
+def check(code: int, out: str, err: str, message: str, expected: int = 2) -> None:
+    assert code == expected
     assert out == ""
     assert err.count("\n") == 1, err
     assert err.isascii()
@@ -171,59 +152,49 @@ def test_wrong_usage_is_one_line_and_needs_no_torch(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("code", "arguments", "message"),
     [
-        ([*TRAIN, "--device", "meta"], "--device is 'meta'"),
-        ([*TRAIN, "--device", "gpu"], "--device is 'gpu', which cannot be used"),
-        ([*TRAIN, "--threads", "0"], "--threads is 0; expected at least 1"),
-        ([*TRAIN, "--threads", "99999"], "--threads is 99999; expected at most 1024"),
-        (["evaluate", "{run}", "--n", "0", "--quiet"], "--n is 0; expected at least 1"),
-        (["analyze", "{run}", "--out", "x", "--max-seconds", "-1"], "--max-seconds is -1.0"),
-        (["analyze", "{run}", "--out", "x", "--max-seconds", "nan"], "--max-seconds is nan"),
-        (["evaluate", "{run}", "--seed", "-1", "--quiet"], "--seed is -1; expected at least 0"),
-        (["quickstart", "--workers", "0"], "--workers is 0; expected at least 1"),
-        (["table", "{run}", "--csv", "--json"], "two forms of one output; use one of them"),
+        (2, [*TRAIN, "--device", "meta"], "--device is 'meta'"),
+        (2, [*TRAIN, "--device", "gpu"], "--device is 'gpu', which cannot be used"),
+        (2, [*TRAIN, "--threads", "0"], "--threads is 0; expected at least 1"),
+        (2, [*TRAIN, "--threads", "99999"], "--threads is 99999; expected at most 1024"),
+        (2, ["evaluate", "{run}", "--n", "0", "--quiet"], "--n is 0; expected at least 1"),
+        (2, ["analyze", "{run}", "--out", "x", "--max-seconds", "-1"], "--max-seconds is -1.0"),
+        (2, ["analyze", "{run}", "--out", "x", "--max-seconds", "nan"], "--max-seconds is nan"),
+        (2, ["evaluate", "{run}", "--seed", "-1", "--quiet"], "--seed is -1; expected at least 0"),
+        (2, ["quickstart", "--workers", "0"], "--workers is 0; expected at least 1"),
+        (2, ["table", "{run}", "--csv", "--json"], "two forms of one output; use one of them"),
+        (2, [*SWEEP, "--dry-run", "--workers", "0"], "--workers is 0"),
+        (2, [*SWEEP, "--engine", "rya"], 'Choose from: "local", "ray"'),
+        (2, [*SWEEP, "--engine", "ray", "--batch", "0"], "batch 0 is for"),
+        (2, [*SWEEP, "--measure", "no_such:f"], "import the measure no_such:f"),
+        (2, [*SWEEP, "--measure", "f"], "such as my_measures.py:norm"),
+        (2, [*SWEEP, "unseen=[[3, 4]]"], "in a sweep file write [[3, 4], ...]"),
+        (2, ["sweep", "tiny"], "--out is missing. Expected: --out OUT."),
+        (1, ["evaluate", "/missing"], "/missing is"),
+        (1, ["evaluate", "{run}", "--step", "7"], "no checkpoint at step 7"),
+        (1, ["status", "nowhere"], "nowhere is not a sweep folder"),
+        (1, ["evaluate", "{damaged}"], "config.json is damaged: not valid JSON"),
+        (1, ["train", "--out", "{run}"], "holds another run"),
     ],
 )
-def test_wrong_values_that_only_torch_or_a_run_can_tell(
+def test_what_only_torch_or_a_run_can_tell_is_one_line(
+    code: int,
     arguments: list[str],
     message: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    monkeypatch: Patch,
     tmp_path: Path,
     finished_run: Run,
 ) -> None:
+    """Exit code 2 is for wrong values, 1 for trouble at run time."""
     monkeypatch.chdir(tmp_path)
-    code = main([text.format(run=finished_run.folder.path) for text in arguments])
-    check(code, *capsys.readouterr(), message)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["evaluate", "/missing"], "/missing is"),
-        (["evaluate", "/missing", "--json"], "/missing is"),
-        (["evaluate", "{run}", "--step", "7"], "no checkpoint at step 7"),
-        (["evaluate", "{damaged}"], "config.json is damaged: not valid JSON"),
-        (["train", "--out", "{run}"], "holds another run"),
-    ],
-)
-def test_trouble_at_run_time_is_one_line_and_exit_code_1(
-    arguments: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    finished_run: Run,
-) -> None:
-    (tmp_path / "config.json").write_text("{")
-    places = {"run": finished_run.folder.path, "damaged": tmp_path}
-    assert main([text.format(**places) for text in arguments]) == 1
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("anchor-interp: ")
-    assert told.err.count("\n") == 1
-    assert message in told.err
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "config.json").write_text("{")
+    places = {"run": finished_run.folder.path, "damaged": tmp_path / "damaged"}
+    found = main([text.format(**places) for text in arguments])
+    check(found, *capsys.readouterr(), message, code)
+    assert [path.name for path in tmp_path.iterdir()] == ["damaged"]
 
 
 PLACES = [
@@ -256,9 +227,9 @@ def test_what_cannot_hold_the_output_is_refused_before_the_work(
     command: list[str],
     out: str,
     message: str,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: Patch,
     finished_run: Run,
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,6 +1,7 @@
 """The size of short runs, and the environment of scripts that tests start."""
 
 import os
+import time
 from pathlib import Path
 
 SHORT = {
@@ -26,3 +27,14 @@ def with_helpers() -> dict[str, str]:
         os.environ.get("PYTHONPATH", ""),
     ]
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def wait_for_lines(path: Path, more: int, seconds: float = 240) -> None:
+    """Wait until a file has grown by some lines, which measures progress on any machine."""
+
+    def lines() -> int:
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    begun, deadline = lines(), time.monotonic() + seconds
+    while lines() < begun + more and time.monotonic() < deadline:
+        time.sleep(0.002)

@@ -2,8 +2,6 @@
 
 import contextlib
 import ctypes
-import hashlib
-import json
 import os
 import pickle
 import resource
@@ -20,7 +18,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from damaged_files import change_embedding, flip_one_bit, hole
 
 from anchor_interp.analysis import findings
 from anchor_interp.behaviour import evaluation
@@ -54,8 +52,6 @@ class Fault:
     """Where the run folder lies in the fault's own folder."""
     fresh: bool = False
     """Start without a run folder."""
-    adds: tuple[str, ...] = ()
-    """Files that an undisturbed run does not have."""
     lacks: tuple[str, ...] = ()
     """Files that differ from an undisturbed run's."""
 
@@ -192,36 +188,12 @@ def zip_bomb(path: Path) -> None:
         file.writestr("archive/data.pkl", bytes(1 << 24))
 
 
-def flip_one_bit(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
 def cut_in_half(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-def hole(path: Path) -> None:
-    """Make the file a tebibyte long without using disk space."""
-    with open(path, "ab") as file:
-        file.truncate(1 << 40)
-
-
 def embedding(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], None]:
-    """Change a weight and its recorded checksum, as an attacker would."""
-
-    def rewrite(checkpoint: Path) -> None:
-        path = checkpoint / "weights.safetensors"
-        found = load_file(path)
-        save_file(found | {"embed.W_E": change(found["embed.W_E"])}, path, {"schema": "1"})
-        state = json.loads((checkpoint / "state.json").read_text())
-        data = path.read_bytes()
-        record = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        state["files"][path.name] = record
-        (checkpoint / "state.json").write_text(json.dumps(state))
-
-    return rewrite
+    return lambda checkpoint: change_embedding(checkpoint / "weights.safetensors", change)
 
 
 def fill_disk(folder: Path) -> None:

@@ -181,7 +181,7 @@ def _left_behind(world: World, fault: Fault, folder: Path, home: Path) -> str:
         return f"the command cannot be repeated: {(home / 'stderr').read_text()}"
     mine, expected = contents(folder), contents(world.done)
     unequal = {name for name in mine | expected if mine.get(name) != expected.get(name)}
-    if unequal != set(fault.adds) | set(fault.lacks):
+    if unequal != set(fault.lacks):
         return f"these files differ: {sorted(unequal)}"
     if fault.stage == "report" and not world.page.read_text().endswith("</html>"):
         return "the page is not whole"

@@ -35,13 +35,13 @@ import hypothesis
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from power_cut import power_cut
 from safetensors.torch import load, save
 
 import anchor_interp
 from anchor_interp._util.errors import AnchorInterpError
 from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.cli.main import main as command_line
-from anchor_interp.runs import loop
 from anchor_interp.runs.config import RunConfig, override, read_config
 from anchor_interp.runs.presets import RUNS
 
@@ -50,18 +50,9 @@ MEMORY_BYTES = 8 << 30
 """What a case may allocate beyond what is in use at the start."""
 
 SMALL = {
-    "d_model": 4,
-    "d_head": 4,
-    "d_mlp": 4,
-    "d_vocab": 110,
-    "n_ctx": 9,
-    "n_sequences": 20,
-    "batch_size": 5,
-    "steps": 6,
-    "log_every": 1,
-    "eval_every": 2,
-    "checkpoint_every": 2,
-}
+    "d_model": 4, "d_head": 4, "d_mlp": 4, "d_vocab": 110, "n_ctx": 9, "n_sequences": 20,
+    "batch_size": 5, "steps": 6, "log_every": 1, "eval_every": 2, "checkpoint_every": 2,
+}  # fmt: skip
 STOPPED_AT = 5
 FIELDS = sorted(
     field.name
@@ -281,17 +272,8 @@ class Bench:
         self.blocked = root / "blocked"  # a file where a run folder is asked for: nothing trains
         self.blocked.touch()
         self._train(self.finished)
-        step = loop.train_step
-
-        def power_cut(state: Any, objective: Any) -> Any:
-            if state.step == STOPPED_AT:
-                raise InterruptedError
-            return step(state, objective)
-
-        loop.train_step = power_cut
-        with contextlib.suppress(InterruptedError):
+        with power_cut(STOPPED_AT):
             self._train(self.stopped)
-        loop.train_step = step
 
     def _train(self, out: Path) -> None:
         anchor_interp.train(self.config, out, device="cpu", threads=1, quiet=True)

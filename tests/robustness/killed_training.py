@@ -24,7 +24,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from short import SHORT
+from short import SHORT, wait_for_lines
 
 import anchor_interp
 from anchor_interp._util import files
@@ -34,12 +34,7 @@ from anchor_interp.runs.config import override
 from anchor_interp.runs.store import RunWriter
 from concepts import PRESETS, Concepts
 
-SETTINGS = SHORT | {
-    "steps": 480,
-    "log_every": 3,
-    "eval_every": 60,
-    "checkpoint_every": 12,
-}
+SETTINGS = SHORT | {"steps": 480, "log_every": 3, "eval_every": 60, "checkpoint_every": 12}
 
 
 _OF_SEQUENCES = {
@@ -144,13 +139,8 @@ def _around(owner: Any, name: str, place: str, due: Callable[[], bool], log: Pat
     setattr(owner, name, wrapped)
 
 
-PLACES = (
-    "half a file",
-    "half a line of metrics",
-    "before a rename",
-    "after a rename",
-    "before thinning out",
-)
+PLACES = ("half a file", "half a line of metrics", "before a rename", "after a rename",
+          "before thinning out")  # fmt: skip
 
 
 def attempt(out: Path, log: Path, fault: tuple[str, int] | None, preset: str) -> int:
@@ -169,17 +159,6 @@ def attempt(out: Path, log: Path, fault: tuple[str, int] | None, preset: str) ->
     return process
 
 
-def _wait_for_lines(path: Path, more: int) -> None:
-    """Wait until a file has grown by some lines, which measures progress on any machine."""
-
-    def lines() -> int:
-        return path.read_bytes().count(b"\n") if path.exists() else 0
-
-    start, deadline = lines(), time.monotonic() + 60
-    while lines() < start + more and time.monotonic() < deadline:
-        time.sleep(0.002)
-
-
 def main(folder: Path, kills: int, seed: int, preset: str = "tiny") -> None:
     out, log, chance = folder / "run", folder / "deaths", random.Random(seed)
     log.touch()
@@ -188,7 +167,7 @@ def main(folder: Path, kills: int, seed: int, preset: str = "tiny") -> None:
         fault = (PLACES[done // 2 % len(PLACES)], chance.randint(1, 4)) if done % 2 == 0 else None
         process = attempt(out, log, fault, preset)
         if fault is None:
-            _wait_for_lines(out / "metrics.jsonl", chance.randint(1, 4))
+            wait_for_lines(out / "metrics.jsonl", chance.randint(1, 4), seconds=60)
             time.sleep(chance.uniform(0, 0.02))
             os.kill(process, signal.SIGKILL)
         _, status = os.waitpid(process, 0)

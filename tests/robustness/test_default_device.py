@@ -13,11 +13,8 @@ from small_models import FEW_KEYS, random_model
 import anchor_interp as ai
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.analysis.mask_leakage import mask_leakage
-from anchor_interp.interventions.sites import Activation
 from anchor_interp.models.decoding import generate
 from anchor_interp.models.matrix_complexity import gaussian_numbers
-from anchor_interp.runs.config import override
-from anchor_interp.sweeps.batch import train_batch
 
 SOURCES = Path(ai.__file__).parent
 MAKERS = {
@@ -43,18 +40,9 @@ def test_every_tensor_that_is_made_names_its_device() -> None:
     assert unnamed == []
 
 
-def _patched(*names: Activation) -> Callable[[ai.Run], Any]:
-    def measure(run: ai.Run) -> Any:
-        kinds: Any = names
-        sites = ai.site_grid(run.model, kinds)
-        return ai.patch(run.model, *PAIRS, sites, ai.logit_difference(*PAIRS)).recovery()
-
-    return measure
-
-
-def _attributed(run: ai.Run) -> Any:
-    sites, metric = ai.site_grid(run.model, ["resid_post"]), ai.logit_difference(*PAIRS)
-    return ai.attribution_patch(run.model, *PAIRS, sites, metric, steps=2).recovery()
+def _patched(run: ai.Run) -> Any:
+    sites, metric = ai.site_grid(run.model, ["resid_post", "z"]), ai.logit_difference(*PAIRS)
+    return ai.patch(run.model, *PAIRS, sites, metric).recovery()
 
 
 def _path_patched(run: ai.Run) -> Any:
@@ -88,9 +76,7 @@ def _written(_: ai.Run) -> Any:
 MEASURES: dict[str, Callable[[ai.Run], Any]] = {
     "evaluate": lambda run: canonical_json(run.evaluate(n=5)),
     "answer map": lambda run: ai.answer_map(run, n=2).shares,
-    "patch": _patched("resid_post", "z"),
-    "patch patterns": _patched("pattern"),
-    "attribution": _attributed,
+    "patch": _patched,
     "path patching": _path_patched,
     "masks": _masked,
     "mask leakage": lambda run: mask_leakage(
@@ -98,13 +84,9 @@ MEASURES: dict[str, Callable[[ai.Run], Any]] = {
     ),
     "pruning": _pruned,
     "subspace": _subspace,
-    "logit attribution": lambda run: (
-        ai.attribute_logits(run.model, ai.sample(TASK, "id", 5, seed=0)).logits
-    ),
     "fingerprint": lambda _: canonical_json(
         ai.fingerprint_model(random_model("pre", n_layers=2), FEW_KEYS, quiet=True)
     ),
-    "complexity": lambda run: canonical_json(ai.complexity(run.model)),
     "Gaussian matrices": lambda _: canonical_json(gaussian_numbers((6, 5))),
     "decoding": _written,
     "exact model": lambda _: ai.exact_model("lookup", FEW_KEYS).W_E.sum().item(),
@@ -118,20 +100,6 @@ def test_a_measure_is_the_same_with_the_default_device_meta(name: str) -> None:
     with torch.device("meta"):
         found = MEASURES[name](ai.load("tiny/inferential/1"))
     np.testing.assert_equal(found, expected)
-
-
-def test_a_batch_of_models_trains_with_the_default_device_meta(
-    finished_run: ai.Run, tmp_path: Path
-) -> None:
-    config = override(finished_run.config, steps=4)
-    configs = {"a": config, "b": override(config, gamma=0.3)}
-    digests = set()
-    for default in ("cpu", "meta"):
-        out = tmp_path / default
-        with torch.device(default):
-            assert len([*train_batch(configs, out, device="cpu", threads=1)]) == 2
-        digests.add(ai.load(out / "b").folder.weights_digest(4))
-    assert len(digests) == 1
 
 
 def test_training_is_the_same_with_the_default_device_meta(

@@ -14,16 +14,8 @@ from short import with_helpers
 def test_a_short_stretch_of_the_fuzzer_finds_nothing(tmp_path: Path) -> None:
     report = tmp_path / "fuzz.json"
     script = Path(__file__).parent / "fuzz.py"
-    command = [
-        sys.executable,
-        str(script),
-        "--minutes",
-        "0.1",
-        "--seed",
-        "7",
-        "--json",
-        str(report),
-    ]
+    options = ["--minutes", "0.1", "--seed", "7", "--json", str(report)]
+    command = [sys.executable, str(script), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=with_helpers())
     assert done.returncode == 0, done.stderr
     found = json.loads(report.read_text())

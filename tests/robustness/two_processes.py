@@ -25,7 +25,7 @@ import traceback
 from pathlib import Path
 
 import torch
-from short import SHORT
+from short import SHORT, wait_for_lines
 
 import anchor_interp
 from anchor_interp._util.errors import AnchorInterpError
@@ -81,29 +81,20 @@ def codes(processes: list[int]) -> list[int]:
     return [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
 
 
-def _wait_for_lines(path: Path, more: int) -> None:
-    def lines() -> int:
-        return path.read_bytes().count(b"\n") if path.exists() else 0
-
-    begun, deadline = lines(), time.monotonic() + 240
-    while lines() < begun + more and time.monotonic() < deadline:
-        time.sleep(0.002)
-
-
 def main(folder: Path, way: str, kills: int = 0) -> None:
     """Do it."""
     importlib.import_module("accelerate")  # here, so that forked processes need not load it
     chance, found, metrics = random.Random(0), [], folder / "run" / "metrics.jsonl"
     for _ in range(kills):
         running = start(folder, 2)
-        _wait_for_lines(metrics, chance.randint(2, 4))
+        wait_for_lines(metrics, chance.randint(2, 4))
         time.sleep(chance.uniform(0, 0.05))
         for process in chance.sample(running, 2):
             os.kill(process, signal.SIGKILL)
         found.append(codes(running))
     if way == "stopped":
         running = start(folder, 2)
-        _wait_for_lines(metrics, 8)
+        wait_for_lines(metrics, 8)
         os.kill(running[1], signal.SIGTERM)
         found.append(codes(running))
     size = 1 if way in ("alone", "stopped") else 2

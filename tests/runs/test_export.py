@@ -47,6 +47,8 @@ def test_an_export_gives_the_same_model(finished_run: Run, exported: Path) -> No
     assert not model.training
     assert torch.equal(model(TOKENS), finished_run.model(TOKENS))
     state, expected = load_file(exported), finished_run.model.state_dict()
+    cfg = HookedTransformerConfig(**json.loads(_metadata(exported)["HookedTransformerConfig"]))
+    PostLNTransformer(cfg).load_state_dict(state)  # as the documentation opens it
     assert set(state) == set(expected)
     assert all(torch.equal(state[name], value) for name, value in expected.items())
     metadata = _metadata(exported)
@@ -91,34 +93,6 @@ def test_plain_transformer_lens_reads_a_pre_layernorm_export(
     assert {n for n, _ in again.named_parameters()} == {n for n, _ in model.named_parameters()}
 
 
-def test_the_documented_code_opens_a_post_layernorm_model(
-    exported: Path, finished_run: Run
-) -> None:
-    cfg = HookedTransformerConfig(**json.loads(_metadata(exported)["HookedTransformerConfig"]))
-    model = PostLNTransformer(cfg)
-    model.load_state_dict(load_file(exported))
-    assert torch.equal(model(TOKENS), finished_run.model(TOKENS))
-
-
-def test_the_export_command(tmp_path: Path, finished_run: Run, capsys: Any) -> None:
-    out = tmp_path / "deep/w.safetensors"
-    assert main(["export", str(finished_run.folder.path), "--out", str(out), "--step", "10"]) == 0
-    assert (
-        capsys.readouterr().out == f"{out}: the weights of {finished_run.folder.path} at step 10\n"
-    )
-    assert torch.equal(load_transformer(out).W_E, finished_run.at(10).model.W_E)
-    assert [path.name for path in out.parent.iterdir()] == [out.name]
-
-
-def test_refused_targets_leave_everything_as_it_was(tmp_path: Path, finished_run: Run) -> None:
-    with pytest.raises(StoreError, match=f"{tmp_path} is a folder; name a file"):
-        finished_run.export(tmp_path)
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(StoreError, match=f"lies in {tmp_path}/file, which is a file"):
-        finished_run.export(tmp_path / "file/w")
-    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file", "mine")]
-
-
 def test_a_failed_write_keeps_the_file_that_was_there(
     exported: Path, finished_run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,10 +135,8 @@ def _narrower(state: State, metadata: dict[str, str]) -> None:
     ("damage", "message"),
     [
         (lambda _, m: m.update(format="pt"), r"these settings has no 'blocks\.0\.ln1"),
-        (lambda _, m: m.pop("format"), r"these settings has no 'blocks\.0\.ln1"),
         (lambda _, m: m.clear(), "weights without their configuration.*ai.save_transformer"),
         (lambda _, m: m.update(schema="2"), "has schema '2'; this version"),
-        (lambda _, m: m.update(config="{"), "damaged configuration"),
         (lambda _, m: m.update(config="[" * 100_000), "damaged configuration"),
         (lambda _, m: m.update(config='{"task": 1}'), "damaged configuration"),
         (_wider, "the configured model has"),

@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from power_cut import assert_same_run, power_cut
 from short import SHORT
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError, StoreError
-from anchor_interp.runs import loop
 from anchor_interp.runs.config import RunConfig, override, run_id
 from anchor_interp.runs.distributed import processes
-from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.run import Run
 from anchor_interp.runs.schedule import last_step, learning_rate, total_decay
 from anchor_interp.runs.store import RunFolder
@@ -42,27 +40,10 @@ def evaluations(run: Run) -> list[tuple[int, float]]:
     return [(r["step"], r["train_accuracy"]) for r in run.metrics if "train_accuracy" in r]
 
 
-def assert_same(found: Run, expected: Run) -> None:
-    assert found.steps == expected.steps
-    for step in expected.steps:
-        mine, other = found.folder.weights(step), expected.folder.weights(step)
-        assert all(torch.equal(mine[name], other[name]) for name in other)
-    assert found.metrics == expected.metrics
-    assert found.folder.result() == expected.folder.result()
-
-
-def cut_off(of: RunConfig, out: Path, fatal: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def cut_off(of: RunConfig, out: Path, fatal: int) -> None:
     """Train until that step, at which the process dies."""
-
-    def failing(state: TrainState, objective: loop.Objective) -> object:
-        if state.step == fatal:
-            raise RuntimeError("power cut")
-        return train_step(state, objective)
-
-    monkeypatch.setattr(loop, "train_step", failing)
-    with pytest.raises(RuntimeError, match="power cut"):
+    with power_cut(fatal):
         trained(of, out)
-    monkeypatch.setattr(loop, "train_step", train_step)
 
 
 def test_it_ends_as_long_again_after_two_evaluations_in_a_row(whole: Run) -> None:
@@ -79,10 +60,10 @@ def test_it_ends_as_long_again_after_two_evaluations_in_a_row(whole: Run) -> Non
 
 
 def test_the_schedule_is_that_of_the_most_steps(
-    whole: Run, finished_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Run, finished_run: Run, tmp_path: Path
 ) -> None:
     most = config()
-    cut_off(override(most, until_accuracy=None), tmp_path / "all", whole.step + 1, monkeypatch)
+    cut_off(override(most, until_accuracy=None), tmp_path / "all", whole.step + 1)
     common = RunFolder(tmp_path / "all").metrics()[: len(whole.metrics)]
     assert [row["step"] for row in common] == [row["step"] for row in whole.metrics]
     assert common == whole.metrics
@@ -95,19 +76,9 @@ def test_the_schedule_is_that_of_the_most_steps(
     assert without_goal["total_decay"] == total_decay(finished_run.config.train)
 
 
-def test_one_that_is_never_fitted_ends_at_the_most_steps(tmp_path: Path) -> None:
-    run = trained(config(1.0, steps=20), tmp_path / "run")
-    result = run.folder.result() or {}
-    assert (run.step, result["steps"], result["fitted_step"]) == (20, 20, None)
-    assert trained(config(1.0, steps=20), tmp_path / "run").step == 20  # it is done
-
-
-@pytest.mark.parametrize("fatal", [48, 95])  # it is fitted at step 48
-def test_a_kill_changes_nothing(
-    tmp_path: Path, whole: Run, fatal: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cut_off(config(), tmp_path / "run", fatal, monkeypatch)
-    assert_same(trained(config(), tmp_path / "run"), whole)
+def test_a_kill_when_it_is_fitted_changes_nothing(tmp_path: Path, whole: Run) -> None:
+    cut_off(config(), tmp_path / "run", 48)
+    assert_same_run(trained(config(), tmp_path / "run"), whole)
 
 
 def test_an_end_between_evaluations_is_measured_and_resumed(
@@ -122,9 +93,9 @@ def test_an_end_between_evaluations_is_measured_and_resumed(
     out = tmp_path / "unjudged"
     shutil.copytree(run.folder.path, out)
     (out / "result.json").unlink()
-    assert_same(trained(config(), out), run)
-    cut_off(config(), tmp_path / "cut", run.step - 1, monkeypatch)
-    assert_same(trained(config(), tmp_path / "cut"), run)
+    assert_same_run(trained(config(), out), run)
+    cut_off(config(), tmp_path / "cut", run.step - 1)
+    assert_same_run(trained(config(), tmp_path / "cut"), run)
 
 
 @pytest.mark.parametrize(("steps", "fitted", "last"), [
@@ -139,8 +110,8 @@ def test_the_last_step(steps: int, fitted: int | None, last: int) -> None:
     assert last_step(steps, fitted) == last
 
 
-def test_lost_lines_of_metrics_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cut_off(config(), tmp_path / "run", 60, monkeypatch)
+def test_lost_lines_of_metrics_are_refused(tmp_path: Path) -> None:
+    cut_off(config(), tmp_path / "run", 60)
     metrics = tmp_path / "run" / "metrics.jsonl"
     lines = metrics.read_text().splitlines(keepends=True)
     metrics.write_text("".join(lines[:3] + lines[4:]))
@@ -157,6 +128,8 @@ def test_a_batch_ends_each_of_its_runs_by_itself(tmp_path: Path, whole: Run) -> 
     for name, end in ends.items():
         assert end["steps"] == last_step(configs[name].train.steps, end["fitted_step"])
     assert ends["never"]["steps"] == 60 < ends["one"]["steps"]
+    assert ends["never"]["fitted_step"] is None
+    assert trained(configs["never"], tmp_path / "never").step == 60  # it is done
 
 
 def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from damaged_files import change_embedding, flip_one_bit, hole, rewrite
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp.behaviour.phase import decide
 from anchor_interp.runs import store
-from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.run import Run
 from anchor_interp.runs.store import RunFolder, writing
 from anchor_interp.runs.train import train
@@ -37,10 +38,8 @@ def test_every_file_has_its_schema_and_checksum(finished_run: Run) -> None:
     assert (state["schema"], state["step"], state["generator"]) == (1, 40, 1)
     assert state["run_id"] == anchor_interp.run_id(finished_run.config)
     weights = path / "checkpoints/00000040/weights.safetensors"
-    record = {
-        "bytes": weights.stat().st_size,
-        "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
-    }
+    data = weights.read_bytes()
+    record = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     assert state["files"]["weights.safetensors"] == record
     assert finished_run.folder.weights_digest(40) == record["sha256"]
     with safe_open(weights, "pt") as file:
@@ -61,6 +60,7 @@ def test_a_run_gives_its_model_at_every_checkpoint(finished_run: Run) -> None:
     double = anchor_interp.load(finished_run.folder.path, dtype=torch.float64)
     assert double.model.embed.W_E.dtype == double.model.cfg.dtype == torch.float64
     assert finished_run.evaluation == finished_run.evaluate()
+    assert finished_run.phase == decide(finished_run.evaluation).phase
     with pytest.raises(StoreError, match=r"no checkpoint at step 15; it has \[0, 10, 20, 30, 40\]"):
         finished_run.at(15)
 
@@ -99,32 +99,6 @@ def test_metrics_leave_out_a_line_cut_off_by_a_kill(copy: Path) -> None:
     assert RunFolder(copy).metrics() == whole
 
 
-def _record(path: Path) -> None:
-    """Update the checksum of a checkpoint's file, as an attacker would."""
-    state = json.loads((path.parent / "state.json").read_text())
-    data = path.read_bytes()
-    record = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    state["files"][path.name] = record
-    (path.parent / "state.json").write_text(json.dumps(state))
-
-
-def _rewrite(path: Path, **tensors: torch.Tensor | None) -> None:
-    """Change or remove tensors of a checkpoint."""
-    kept = load_file(path) | tensors
-    save_file({n: t for n, t in kept.items() if t is not None}, path, {"schema": "1"})
-    _record(path)
-
-
-def _embedding(path: Path, change: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
-    _rewrite(path, **{"embed.W_E": change(load_file(path)["embed.W_E"])})
-
-
-def _flip_one_bit(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
 def _replace(path: Path, make: Callable[[Path], object]) -> None:
     path.unlink()
     make(path)
@@ -145,11 +119,6 @@ def _with(path: Path, **changes: int) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def _huge_hole(path: Path) -> None:
-    with open(path, "r+b") as file:
-        file.truncate(1 << 40)
-
-
 STEP_40 = "checkpoints/00000040"
 WEIGHTS, STATE = f"{STEP_40}/weights.safetensors", f"{STEP_40}/state.json"
 
@@ -157,12 +126,8 @@ WEIGHTS, STATE = f"{STEP_40}/weights.safetensors", f"{STEP_40}/state.json"
 @pytest.mark.parametrize(("name", "change", "message"), [
     ("config.json", lambda p: p.write_text("{"), "is damaged"),
     ("config.json", lambda p: p.unlink(), "is not a run folder"),
-    ("config.json", lambda p: p.write_text('{"schema": 1, "schema": 1}'), "occurs 2 times"),
-    ("config.json", lambda p: p.write_text("[" * 100_000), "is damaged"),
-    ("config.json", lambda p: p.write_bytes(b'{"schema": "\xff"}'), "is damaged"),
-    ("config.json", _huge_hole, "expected at most"),
+    ("config.json", hole, "expected at most"),
     ("result.json", lambda p: p.write_text("[]"), "not an object with a schema"),
-    ("result.json", lambda p: p.write_text("{}"), "not an object with a schema"),
     ("result.json", lambda p: p.write_text("{"), "is damaged"),
     ("result.json", lambda p: p.write_text('{"schema": 2}'), "has schema 2; anchor-interp 0"),
     ("result.json", lambda p: p.write_text('{"schema": NaN}'), "NaN is not a finite number"),
@@ -182,7 +147,7 @@ WEIGHTS, STATE = f"{STEP_40}/weights.safetensors", f"{STEP_40}/state.json"
     ("metrics.jsonl", lambda p: p.write_text('{"schema": 2, "step": 0}\n'),
      "metrics.jsonl has schema 2; .* use the version that wrote it: sessions.* provenance.json$"),
     ("metrics.jsonl", lambda p: p.write_text(2 * '{"schema": 1, "step": 5}\n'), "5 after step 5"),
-    ("metrics.jsonl", _huge_hole, "expected at most"),
+    ("metrics.jsonl", hole, "expected at most"),
     (STEP_40, _turned_into_a_file, r"00000040 has no state\.json; restore"),
     (STATE, lambda p: p.unlink(), r"has no state\.json; restore .*, or remove .* and train from"),
     (STATE, lambda p: p.write_text('{"schema": 99}'), "has schema 99"),
@@ -191,14 +156,13 @@ WEIGHTS, STATE = f"{STEP_40}/weights.safetensors", f"{STEP_40}/state.json"
     (STATE, lambda p: _without(p, "run_id"), "is a checkpoint of another run or step"),
     (STATE, lambda p: _without(p, "files"), "has no record of weights"),
     (WEIGHTS, lambda p: p.unlink(), "No such file"),
-    (WEIGHTS, lambda p: p.write_bytes(b"x"), "SHA-256 differs"),
     (WEIGHTS, lambda p: p.write_bytes(p.read_bytes()[:500]), "SHA-256 differs"),
-    (WEIGHTS, _flip_one_bit,
+    (WEIGHTS, flip_one_bit,
      "SHA-256 differs.*; restore .*/00000040, or remove it and result.json and train"),
-    (WEIGHTS, lambda p: _embedding(p, lambda _: None), "do not fit"),
-    (WEIGHTS, lambda p: _embedding(p, lambda w: w / 0), "not finite"),
-    (WEIGHTS, lambda p: _embedding(p, lambda w: w[:3].clone()), r"has shape \(3, 16\)"),
-    (WEIGHTS, _huge_hole, "expected at most"),
+    (WEIGHTS, lambda p: change_embedding(p, lambda _: None), "do not fit"),
+    (WEIGHTS, lambda p: change_embedding(p, lambda w: w / 0), "not finite"),
+    (WEIGHTS, lambda p: change_embedding(p, lambda w: w[:3].clone()), r"has shape \(3, 16\)"),
+    (WEIGHTS, hole, "expected at most"),
     (WEIGHTS, lambda p: _replace(p, lambda q: q.symlink_to("/dev/zero")), "expected at most"),
     (WEIGHTS, lambda p: _replace(p, Path.mkdir), "Is a directory"),
 ])  # fmt: skip
@@ -237,7 +201,7 @@ def test_an_undamaged_copy_is_read(copy: Path) -> None:
 
 def test_damaged_optimizer_states_are_refused(copy: Path, short: RunConfig) -> None:
     (copy / "result.json").unlink()
-    _rewrite(copy / STEP_40 / "optimizer.safetensors", **{"embed.W_E/step": None})
+    rewrite(copy / STEP_40 / "optimizer.safetensors", **{"embed.W_E/step": None})
     with pytest.raises(StoreError, match="is damaged or missing"):
         train(short, copy, device="cpu", quiet=True)
 
@@ -254,11 +218,3 @@ def test_other_schemas_are_refused(copy: Path, short: RunConfig, schema: int) ->
     with pytest.raises(StoreError, match=expected):
         train(short, copy, quiet=True)
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
-
-
-def test_a_checkpoint_of_another_run_is_refused(copy: Path, short: RunConfig) -> None:
-    path = copy / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"seed": 1}))
-    assert RunFolder(copy).config() == override(short, seed=1)
-    with pytest.raises(StoreError, match="is a checkpoint of another run or step; restore"):
-        RunFolder(copy).weights(40)

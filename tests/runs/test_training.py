@@ -11,17 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import anchor_interp
-from anchor_interp._util.environment import limited_threads, resolve_device
-from anchor_interp._util.errors import ConfigError, DivergedError
+from anchor_interp._util.environment import limited_threads
+from anchor_interp._util.errors import ConfigError
 from anchor_interp.models.transformer import build_model
 from anchor_interp.runs.config import RunConfig, TrainConfig, override, run_id
-from anchor_interp.runs.loop import (
-    StepEvent,
-    TrainState,
-    fit,
-    train_step,
-)
+from anchor_interp.runs.loop import TrainState, fit, train_step
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import RUNS
 from anchor_interp.runs.run import Run
@@ -42,11 +36,7 @@ def test_schedule_warms_up_and_follows_a_cosine() -> None:
     assert all(a > b for a, b in itertools.pairwise(rates[10:]))
     assert rates[-1] > 1e-5
     assert learning_rate(config, 100) == pytest.approx(1e-5)
-
-
-def test_a_schedule_without_warmup_starts_at_the_peak() -> None:
-    config = TrainConfig(steps=10, warmup=0.0)
-    assert learning_rate(config, 0) == config.lr
+    assert learning_rate(replace(config, warmup=0.0), 0) == config.lr
 
 
 def test_total_decay_of_the_papers_schedules() -> None:
@@ -91,17 +81,6 @@ def test_training_equals_a_plain_loop_in_float64(short: RunConfig, normalization
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10, msg=name)
 
 
-def test_every_step_gives_an_event(short: RunConfig) -> None:
-    seen: list[StepEvent] = []
-    state = TrainState.fresh(short, CPU)
-    returned = fit(
-        state, make_objective(short, CPU), until=7, on_event=lambda _s, e: seen.append(e)
-    )
-    assert returned is state
-    assert [event.step for event in seen] == list(range(1, 8))
-    assert all(math.isfinite(event.loss.item()) for event in seen)
-
-
 def test_clipping_bounds_the_gradient_unless_it_is_off(short: RunConfig) -> None:
     for clip in (1e-6, None):
         config = override(short, clip=clip)
@@ -135,31 +114,6 @@ def test_subnormal_numbers_are_zero_in_updates_on_one_thread_and_as_before_after
     assert seen[1:] == [pytest.approx(1e-39, rel=1e-5)] * 3
 
 
-def test_a_diverging_run_stops_with_one_clear_error(short: RunConfig) -> None:
-    config = override(short, lr=10.0, clip=None, normalization="pre")
-    state = TrainState.fresh(config, CPU)
-    with torch.no_grad():
-        state.model.unembed.b_U[0] = math.inf
-    with pytest.raises(DivergedError, match=r"step 5: loss nan.*lower the learning rate"):
-        fit(state, make_objective(config, CPU), until=40, on_event=lambda _s, _e: None)
-
-
-def test_optimizer_state_round_trips(short: RunConfig) -> None:
-    objective = make_objective(short, CPU)
-    first = TrainState.fresh(short, CPU)
-    fit(first, objective, until=5, on_event=lambda _s, _e: None)
-    second = TrainState.fresh(short, CPU)
-    with torch.no_grad():
-        for name, parameter in second.model.named_parameters():
-            parameter.copy_(first.weights()[name])
-    second.load_optimizer(first.optimizer_tensors())
-    second.step = 5
-    for state in (first, second):
-        fit(state, objective, until=10, on_event=lambda _s, _e: None)
-    for name, weight in first.weights().items():
-        assert torch.equal(weight, second.weights()[name])
-
-
 def test_bf16_trains(short: RunConfig) -> None:
     config = override(short, precision="bf16", steps=60, lr=3e-3)
     losses: list[float] = []
@@ -186,29 +140,6 @@ def test_the_default_dtype_changes_nothing(
     for name, parameter in run.model.named_parameters():
         assert torch.equal(parameter, expected[name])
     assert run.evaluation == finished_run.evaluation
-
-
-def test_unknown_devices_are_refused() -> None:
-    assert resolve_device("cpu") == CPU
-    assert resolve_device("auto").type in ("cpu", "cuda")
-    for name in ("gpu", "cuda:99"):
-        with pytest.raises(
-            ConfigError, match=f"device is '{name}', which cannot be used here"
-        ) as error:
-            resolve_device(name)
-        assert "expected auto or what this machine has: cpu" in str(error.value)
-
-
-def test_training_lowers_the_loss_below_chance() -> None:
-    config = anchor_interp.preset("tiny", steps=150, lr=3e-3, n_sequences=2000, batch_size=64)
-    losses: list[float] = []
-    fit(
-        TrainState.fresh(config, CPU),
-        make_objective(config, CPU),
-        until=150,
-        on_event=lambda _s, e: losses.append(e.loss.item()),
-    )
-    assert sum(losses[-10:]) / 10 < 4.0 < math.log(201)
 
 
 def test_a_branch_is_a_schedule_of_one_piece_and_changes_the_run_only_after_its_step(
@@ -305,12 +236,11 @@ def test_a_branch_resumes_before_and_after_its_step(
 
 
 def test_training_needs_no_gradients_outside(short: RunConfig, tmp_path: Path) -> None:
-    config, contexts = override(short, steps=3), (nullcontext, torch.no_grad, torch.inference_mode)
-    weights = []
-    for number, context in enumerate(contexts):
+    """Within inference_mode, which is stricter than no_grad."""
+    config, weights = override(short, steps=3), []
+    for context in (nullcontext, torch.inference_mode):
         with context():
-            run = train(config, tmp_path / str(number), device="cpu", quiet=True)
+            run = train(config, tmp_path / context.__name__, device="cpu", quiet=True)
         weights.append(run.folder.weights(3))
-    expected, *others = weights
-    for found in others:
-        assert all(torch.equal(w, expected[name]) for name, w in found.items())
+    expected, found = weights
+    assert all(torch.equal(weight, expected[name]) for name, weight in found.items())

@@ -8,18 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
+from power_cut import power_cut
 from short import SHORT
 from versions import only_4
 
 import anchor_interp as ai
 from anchor_interp.models.transformer_lens import VERSION_3
-from anchor_interp.runs import loop, zoo
-from anchor_interp.runs.loop import Objective, TrainState, train_step
+from anchor_interp.runs import zoo
 from anchor_interp.tasks.sequences import sample
 
 RESUMED = 20
@@ -39,17 +38,8 @@ def numbers(name: str) -> dict[str, np.ndarray]:
 
 def trained(out: Path, *, stop: int | None = None) -> None:
     """Train a short run, or go on with one; it dies at step ``stop``."""
-
-    def dying(state: TrainState, objective: Objective) -> object:
-        if state.step == stop:
-            raise KeyboardInterrupt
-        return train_step(state, objective)
-
-    with patch.object(loop, "train_step", dying):
-        try:
-            ai.train(ai.preset("tiny", **SHORT), out, device="cpu", threads=1, quiet=True)
-        except KeyboardInterrupt:
-            assert stop is not None
+    with power_cut(stop):
+        ai.train(ai.preset("tiny", **SHORT), out, device="cpu", threads=1, quiet=True)
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:

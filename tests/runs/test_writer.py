@@ -8,7 +8,6 @@ import shutil
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -39,12 +38,6 @@ def test_a_second_writer_is_told_who_holds_the_folder(out: Path, short: RunConfi
         pass
 
 
-def test_the_lock_of_a_dead_process_is_taken_over(out: Path, short: RunConfig) -> None:
-    (out / ".lock.json").write_text(json.dumps({"host": socket.gethostname(), "pid": 999_999}))
-    with writing(out, short):
-        pass
-
-
 def test_the_lock_of_another_machine_counts_while_it_beats(out: Path, short: RunConfig) -> None:
     owner = out / ".lock.json"
     owner.write_text(json.dumps({"host": "elsewhere", "pid": 5}))
@@ -64,8 +57,11 @@ def test_a_lock_dated_in_the_future_names_the_file_to_remove(out: Path, short: R
         train(short, out, quiet=True)
 
 
-def test_a_garbled_lock_is_taken_over(out: Path, short: RunConfig) -> None:
-    (out / ".lock.json").write_text('{"pid": "x", "host": "elsewhere"}')
+@pytest.mark.parametrize("pid", ["999999", '"x"'])
+def test_a_lock_of_a_dead_process_or_a_garbled_one_is_taken_over(
+    pid: str, out: Path, short: RunConfig
+) -> None:
+    (out / ".lock.json").write_text(f'{{"pid": {pid}, "host": "{socket.gethostname()}"}}')
     with writing(out, short):
         pass
     with open(out / ".lock", "a") as file:
@@ -101,14 +97,11 @@ def test_foreign_folders_are_refused_and_left_alone(tmp_path: Path, short: RunCo
     with pytest.raises(StoreError, match="is not a run folder but holds 'thesis"):
         train(short, tmp_path, quiet=True)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-    with pytest.raises(StoreError, match=r"thesis\.tex is a file; name a folder for the run"):
-        train(short, tmp_path / "thesis.tex", quiet=True)
     with pytest.raises(StoreError, match="cannot write to the run folder"):
         train(short, Path("/proc/nowhere"), quiet=True)
 
 
 @pytest.mark.parametrize(("name", "message"), [
-    ("a\0b", "expected a path"),
     ("a" * 300, "File name too long"),
     ("loose", "loose is a broken link; name a folder for the run"),
 ])  # fmt: skip
@@ -136,10 +129,6 @@ def test_the_result_of_another_run_is_refused(tmp_path: Path, finished_run: Run)
     (copy / "config.json").write_text(json.dumps(to_dict(other)))
     with pytest.raises(StoreError, match="result that does not belong"):
         train(other, copy, quiet=True)
-    no_config: Any = {"a": 1}
-    with pytest.raises(ConfigError, match="expected a RunConfig"):
-        train(no_config, tmp_path / "poison", quiet=True)
-    assert not (tmp_path / "poison").exists()
 
 
 def test_a_committed_checkpoint_is_never_touched_again(out: Path, short: RunConfig) -> None:

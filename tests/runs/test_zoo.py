@@ -105,26 +105,18 @@ def test_other_names_are_refused(
         load(name)
 
 
-def test_a_folder_is_loaded_before_a_specimen_of_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Run
+@pytest.mark.parametrize("name", ["tiny/inferential/1", "exact/lookup"])
+def test_a_folder_is_loaded_before_what_comes_with_the_package(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Run
 ) -> None:
-    shutil.copytree(finished_run.folder.path, tmp_path / "tiny/inferential/1")
     monkeypatch.chdir(tmp_path)
-    run = train(finished_run.config, "tiny/inferential/1", device="cpu", threads=1, quiet=True)
-    assert run.folder.path == Path("tiny/inferential/1")
-    assert load("tiny/inferential/1").config == finished_run.config
+    assert load(name).config != finished_run.config
+    shutil.copytree(finished_run.folder.path, name)
+    run = train(finished_run.config, name, device="cpu", threads=1, quiet=True)
+    assert run.folder.path == Path(name)
+    assert load(name).config == finished_run.config
     assert load("tiny/inferential/2").config == override(RECIPES["inferential"], seed=201)
     assert find(Path("/tiny/inferential/1")) == Path("/tiny/inferential/1")
-
-
-def test_a_folder_is_loaded_before_an_exact_model_of_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Run
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert load("exact/lookup").initial is None
-    shutil.copytree(finished_run.folder.path, "exact/lookup")
-    run = train(finished_run.config, "exact/lookup", device="cpu", threads=1, quiet=True)
-    assert run.config == load("exact/lookup").config == finished_run.config
 
 
 def test_loading_writes_nothing() -> None:
@@ -134,16 +126,6 @@ def test_loading_writes_nothing() -> None:
     before = state()
     load("tiny/composite/1").evaluate(n=2)
     assert state() == before
-
-
-def test_a_damaged_specimen_is_refused(tmp_path: Path) -> None:
-    copy = shutil.copytree(SPECIMENS / "tiny/inferential/1", tmp_path / "copy")
-    path = copy / "checkpoints/00003000/weights.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(StoreError, match="its SHA-256 differs"):
-        _ = load(copy).model
 
 
 def test_commands_take_names_of_specimens(

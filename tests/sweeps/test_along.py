@@ -6,7 +6,7 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -51,8 +51,7 @@ def of_subject(subject: Subject) -> Numbers:
 
 @torch.no_grad()
 def under_a_decorator(model: Any) -> float:
-    norm: float = model.W_E.norm().item()
-    return norm
+    return float(model.W_E.norm())
 
 
 def where_it_moved(subject: Subject) -> dict[str, float]:
@@ -63,14 +62,12 @@ def where_it_moved(subject: Subject) -> dict[str, float]:
 
 
 def of_a_model_called_subject(model: Any) -> float:
-    norm: float = model.W_E.norm().item()
-    return norm
+    return float(model.W_E.norm())
 
 
 class Probe:
     def measure(self, model: Any) -> float:
-        norm: float = model.W_E.norm().item()
-        return norm
+        return float(model.W_E.norm())
 
 
 @pytest.fixture
@@ -222,9 +219,7 @@ def test_what_failed_in_a_sweep_is_tried_again(
     assert not any(row["reason"] for row in ai.along(swept, embedding_norm, quiet=True).rows)
 
 
-def test_wrong_arguments_are_refused(swept: SweepFolder, finished_run: Run) -> None:
-    with pytest.raises(ConfigError, match="measure is 3; expected a function of a model"):
-        ai.along(finished_run, cast(Any, 3))
+def test_wrong_arguments_are_refused(swept: SweepFolder) -> None:
     with pytest.raises(ConfigError, match="expected a function at the top of a file"):
         ai.along(swept, lambda _: 1.0)
     with pytest.raises(StoreError, match="is not a sweep folder"):

@@ -15,7 +15,7 @@ import pytest
 from sweep_rows import decay_sweep, depth_sweep, done, grid, not_done
 from watched_page import Watched
 
-from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.statistics import mean_interval
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
 from anchor_interp.pages.diagram_marks import COLOURS
@@ -52,23 +52,13 @@ def values(found: Cell, measure: str) -> list[float | None]:
 
 
 def test_runs_near_a_line_are_marked() -> None:
-    rows = [
-        done(0, ood=0.47),
-        done(1, ood=0.2),
-        done(2, ood=0.47, train=0.5),
-        not_done("failed", 3),
-    ]
+    rows = [done(0, ood=0.47), done(1, ood=0.2), done(2, ood=0.47, train=0.5)]
+    rows += [not_done("failed", 3), done(gamma=0.6)]
     rows.append(done(4, ood=0.52) | {"key_dependence": None})  # a task without anchors
-    rows.append(done(gamma=0.6))
     found = phase_diagrams(rows)
     near = [run["near"] for run in cell(found, 0.5).runs]
-    assert near == [
-        ("OOD accuracy is 0.47; at 0.52 the phase would be inferential",),
-        (),
-        (),
-        (),
-        (),
-    ]
+    message = "OOD accuracy is 0.47; at 0.52 the phase would be inferential"
+    assert near == [(message,), (), (), (), ()]
     page = render_diagrams(found, [])
     assert page.count(">near a line</span>") == 1
     assert "; OOD accuracy is 0.47; at 0.52" in page
@@ -106,10 +96,10 @@ def test_any_column_of_numbers_can_be_mapped() -> None:
     assert [row["spread"] for row in summary(found)] == [-1, None]
     assert inline_svg(accuracy_map(found.diagrams[0], "spread"), "p").count("p-cell-") >= 2
     for name, message in (
-        ("sprad", "did you mean 'spread'?"),
-        ("phase", "map is 'phase'; expected one of"),
+        ("sprad", "did you mean 'spread'"),
+        ("phase", "map is 'phase'; expected"),
     ):
-        with pytest.raises(ConfigError, match=re.escape(message)):
+        with pytest.raises(ConfigError, match=message):
             phase_diagrams(rows, maps=name)
 
 
@@ -170,21 +160,6 @@ def test_poor_id_and_poor_commutativity_by_the_papers_thresholds() -> None:
         0.5: (False, False), 0.6: (False, False),
     }  # fmt: skip
     assert [run["poor_id"] for run in cell(found, 0.6).runs] == [True] + [False] * 5
-
-
-def test_gamma_by_depth_with_the_shaded_zone() -> None:
-    found = phase_diagrams(depth_sweep())
-    (diagram,) = found.diagrams
-    assert diagram.y is not None
-    assert (diagram.x.name, diagram.y.name) == ("gamma", "n_layers")
-    assert (diagram.x.values, diagram.y.values) == ((0.3, 0.4, 0.5, 0.6, 0.7), (2, 3, 4))
-    assert len(diagram.cells) == 15
-    assert cell(found, 0.3, 4).poor_id
-    assert cell(found, 0.3, 4).states == {"memorizing": 2, "diverged": 1}
-    assert not cell(found, 0.7, 4).poor_id
-    symmetric, inferential = cell(found, 0.4, 2), cell(found, 0.7, 2)
-    assert mean(symmetric, "symmetric_accuracy") > 0.8 > mean(symmetric, "ood_accuracy")
-    assert mean(inferential, "ood_accuracy") > 0.7 > mean(inferential, "symmetric_accuracy")
 
 
 def test_stable_rank_and_its_ratio_to_the_initial_one() -> None:
@@ -255,9 +230,9 @@ def test_where_keeps_rows_and_reports_them() -> None:
     found = phase_diagrams(rows, where=named_values(["lr=0.001"]))
     assert found.where == {"lr": (0.001,)}
     assert (found.left_out, len(found.runs)) == (4, 4)
-    for twice in (["lr=1", "lr=2"], ["lr=1,"]):
+    for wrong in (["lr=1", "lr=2"], ["lr=1,"], ["gamma"], ["=1"], ["gamma="], [""]):
         with pytest.raises(ConfigError, match=r"given twice.* lr=VALUE,VALUE|not NAME=VALUE,VALUE"):
-            named_values(twice)
+            named_values(wrong)
     assert named_values(["a=1,2.5", "b=true", "c=null", "task=custom", "d = x y "]) == {
         "a": [1, 2.5], "b": [True], "c": [None], "task": ["custom"], "d": ["x y"],
     }  # fmt: skip
@@ -302,21 +277,9 @@ def test_errors_name_the_problem(rows: list[TableRow], options: dict[str, Any], 
         phase_diagrams(rows, **options)
 
 
-@pytest.mark.parametrize("text", ["gamma", "=1", "gamma=", ""])
-def test_invalid_condition(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"is not NAME=VALUE,VALUE, such as"):
-        named_values([text])
-
-
 def test_given_axis_where_nothing_varies() -> None:
     found = phase_diagrams([done()], x="n_layers")
     assert [c.x for c in found.cells] == [2]
-
-
-def test_two_thousand_runs() -> None:
-    rows = grid(done, gamma=tuple(range(20)), weight_decay=tuple(range(10)), seeds=10)
-    found = phase_diagrams(rows)
-    assert (len(found.cells), len(found.runs)) == (200, 2_000)
 
 
 def test_every_run_is_drawn_with_its_letter() -> None:
@@ -419,16 +382,8 @@ def test_the_page_concludes_with_the_effects_inside_the_other_axis() -> None:
         ({"gamma": (0.1, 0.2)}, {}, "OOD accuracy has no trend yet: 5 fitted runs are needed."),
         ({"gamma": (0.1, 0.2)}, {"ood": None}, ""),  # a task without it
         ({"gamma": (0.1, 0.2, 0.3)}, {"ood": None}, ""),
-        (
-            {"lr": (0.1, 0.2, 0.3)},
-            {"train": 0.2},
-            "6 of 6 runs are undertrained: not fitted to their data. OOD accuracy has no trend yet",
-        ),
-        (
-            {"task": ("complexity-control", "neurips", "non-commuting")},
-            {},
-            "",
-        ),  # texts have no direction
+        ({"lr": (0.1, 0.2, 0.3)}, {"train": 0.2}, "6 of 6 runs are undertrained: not fitted to"),
+        ({"task": ("a", "b", "c")}, {}, ""),  # texts have no direction
     ],
 )
 def test_a_trend_is_missed_only_where_too_few_runs_have_the_accuracy(
@@ -444,13 +399,10 @@ def test_a_trend_is_missed_only_where_too_few_runs_have_the_accuracy(
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        (
-            {"gamma": (0.5, 0.01), "lr": (-0.4, 0.02)},
-            ", and falls on the whole with learning rate.",
-        ),
+        ({"gamma": (0.5, 0.01), "lr": (-0.4, 0.02)}, ", and falls on the whole with learning rate"),
         ({"gamma": (0.2, 0.3)}, "shows no trend with initialisation rate"),
     ],
-)  # fmt: skip
+)
 def test_a_trend_has_a_direction_only_if_it_is_there(
     values: dict[str, tuple[float, float]], words: str
 ) -> None:
@@ -475,14 +427,6 @@ def test_the_highest_mean_names_its_cells() -> None:
     assert highest([(cell, diagram.place(cell)) for cell in diagram.cells]) == best
     assert highest(places[:1]).endswith(f" at {words(places[0][1])}.")
     assert highest([]) == ""
-
-
-def test_unsuitable_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(StoreError, match="is a run's folder"):
-        write_diagrams(decay_sweep(), tmp_path)
-    with pytest.raises(StoreError, match="is a file; name a folder for the diagrams"):
-        write_diagrams(decay_sweep(), tmp_path / "config.json")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])

@@ -26,25 +26,43 @@ def stratum(x: Any, y: Any, clusters: Any = None, **more: Any) -> Stratum:
     return Stratum(x, np.array(y, np.float64), clusters or [object() for _ in x], **more)
 
 
+def rise(*strata: Stratum) -> Estimate:
+    """The difference, which is there."""
+    found = find_rise([*strata])
+    assert found is not None
+    return found
+
+
+def trend(*strata: Stratum) -> Estimate:
+    """The trend, which is there."""
+    found = find_trend([*strata])
+    assert found is not None
+    return found
+
+
+def answered(rows: Any, **question: Any) -> Estimate:
+    """The answer to a question, which is there."""
+    found = ai.effect(rows, **question).found
+    assert found is not None
+    return found
+
+
 def test_a_trend_is_spearmans_correlation_inside_strata() -> None:
     """Between the strata the number falls, inside each it rises: Simpson's paradox."""
     generator = np.random.default_rng(0)
     x = np.arange(20.0)
     y = x + 4 * generator.standard_normal(20)
-    one = find_trend([stratum(x, y)])
-    assert one is not None
+    one = trend(stratum(x, y))
     assert one.effect == pytest.approx(spearmanr(x, y).statistic)
     assert one.p == pytest.approx(spearmanr(x, y).pvalue, abs=1e-3)
-    both = find_trend([stratum(x, y), stratum(x + 100, y - 1000)])
-    assert both is not None
+    both = trend(stratum(x, y), stratum(x + 100, y - 1000))
     assert both.effect == pytest.approx(one.effect)
     assert both.finds < one.finds
 
 
 def test_a_difference_inside_strata_is_that_of_their_means() -> None:
     labels, y = [1, 1, 0, 0], [3.0, 5.0, 1.0, 2.0]
-    found = find_rise([stratum(labels, y), stratum(labels, [v + 100 for v in y])])
-    assert found is not None
+    found = rise(stratum(labels, y), stratum(labels, [v + 100 for v in y]))
     assert found.effect == pytest.approx(2.5)
     assert found.low < 2.5 < found.high
 
@@ -52,8 +70,7 @@ def test_a_difference_inside_strata_is_that_of_their_means() -> None:
 def test_a_setting_that_explains_the_number_leaves_no_difference() -> None:
     x = [1, 1, 1, 0, 0, 0]
     given = np.array([[3.0], [4.0], [6.0], [1.0], [2.0], [4.0]])
-    found = find_rise([stratum(x, 2 * given[:, 0], given=given)])
-    assert found is not None
+    found = rise(stratum(x, 2 * given[:, 0], given=given))
     assert found.effect == pytest.approx(0, abs=1e-9)
 
 
@@ -63,15 +80,13 @@ def test_runs_of_a_seed_change_places_together() -> None:
     of_seed = generator.standard_normal((2, 5)) + np.array([[2.5], [0.0]])
     clusters = [(kind, seed) for kind in (1, 0) for seed in range(5)]
     strata = [stratum([k for k, _ in clusters], of_seed.ravel() + s, clusters) for s in range(3)]
-    found = find_rise(strata)
+    found = rise(*strata)
     pooled, seen = of_seed.ravel(), of_seed[0].sum()
     sums = [sum(pooled[list(five)]) for five in itertools.combinations(range(10), 5)]
     centre = pooled.sum() / 2
     exact = np.mean([abs(s - centre) >= abs(seen - centre) - 1e-9 for s in sums])
-    assert found is not None
     assert found.p == pytest.approx(float(exact), abs=0.005)
-    alone = find_rise([s._replace(clusters=[object() for _ in s.x]) for s in strata])
-    assert alone is not None
+    alone = rise(*(s._replace(clusters=[object() for _ in s.x]) for s in strata))
     assert alone.p < found.p / 5
 
 
@@ -89,7 +104,7 @@ def test_levels_that_clusters_cross_cost_no_clusters(monkeypatch: pytest.MonkeyP
     generator, holds = np.random.default_rng(0), 0
     for _ in range(400):
         strata = crossed(5, 6, generator)
-        found: Any = find_rise(strata)
+        found = rise(*strata)
         holds += found.low <= 0 <= found.high
     assert 0.93 <= holds / 400 <= 0.98
     means = np.mean([each.y for each in strata], axis=0)
@@ -98,8 +113,7 @@ def test_levels_that_clusters_cross_cost_no_clusters(monkeypatch: pytest.MonkeyP
     assert found.high - found.low == pytest.approx(
         (interval.high - interval.low) * math.sqrt(4 / 5) / (4 / 5)
     )
-    whole = find_rise([stratum(np.repeat([1.0, 0.0], 5), means)])
-    assert whole is not None
+    whole = rise(stratum(np.repeat([1.0, 0.0], 5), means))
     assert (found.effect, found.low, found.high) == pytest.approx(
         (whole.effect, whole.low, whole.high)
     )
@@ -119,8 +133,7 @@ def test_clusters_of_unequal_size_are_corrected_whole(
     for _ in range(300):
         of_cluster = generator.standard_normal(2 * len(sizes))
         y = of_cluster[clusters] + generator.standard_normal(len(clusters)) / 2
-        found = find_rise([stratum(clusters < len(sizes), y, [*clusters])])
-        assert found is not None
+        found = rise(stratum(clusters < len(sizes), y, [*clusters]))
         holds += found.low <= 0 <= found.high
     assert holds >= 0.92 * 300
 
@@ -153,10 +166,8 @@ def test_what_a_given_setting_takes_up_whole_counts_as_nothing() -> None:
     x, y = 1e6 + generator.random(12), 1e6 + generator.random(12)
     seeds = [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 5]
     dummy = np.eye(12)[:, :1]
-    found = find_rise([stratum(x, y, seeds, given=dummy)])
-    without = find_rise([stratum(x[1:], y[1:], seeds[1:])])
-    assert found is not None
-    assert without is not None
+    found = rise(stratum(x, y, seeds, given=dummy))
+    without = rise(stratum(x[1:], y[1:], seeds[1:]))
     span = np.ptp(x) / np.ptp(x[1:])
     assert found.high - found.low == pytest.approx(span * (without.high - without.low), rel=1e-4)
 
@@ -174,8 +185,7 @@ def test_groups_that_scatter_unequally_are_not_called_different(
     monkeypatch.setattr(statistics, "DRAWN", 199)
     generator, x, there = np.random.default_rng(0), np.repeat([1.0, 0.0], [6, 40]), 0
     for _ in range(200):
-        found = find_rise([stratum(x, generator.standard_normal(46) * (1 + 4 * x))])
-        assert found is not None
+        found = rise(stratum(x, generator.standard_normal(46) * (1 + 4 * x)))
         there += found.p <= 0.05
     assert there <= 20  # 10 on average; more than 20 once in a thousand times
 
@@ -183,15 +193,9 @@ def test_groups_that_scatter_unequally_are_not_called_different(
 def test_power_is_what_simulated_samples_find() -> None:
     generator = np.random.default_rng(1)
     x = np.repeat([1.0, 0.0], 12)
-    finds = np.mean(
-        [
-            f.finds
-            for _ in range(50)
-            if (f := find_rise([stratum(x, generator.standard_normal(24))]))
-        ]
-    )
-    found = [find_rise([stratum(x, generator.standard_normal(24) + finds * x)]) for _ in range(200)]
-    assert np.mean([f.p <= 0.05 for f in found if f]) == pytest.approx(0.8, abs=0.1)
+    finds = np.mean([rise(stratum(x, generator.standard_normal(24))).finds for _ in range(50)])
+    found = [rise(stratum(x, generator.standard_normal(24) + finds * x)).p for _ in range(200)]
+    assert np.mean([p <= 0.05 for p in found]) == pytest.approx(0.8, abs=0.1)
 
 
 @pytest.mark.parametrize(("found", "verdict"), [
@@ -274,26 +278,13 @@ def test_the_command_prints_effect_p_n_power_and_a_sentence(
     assert shown["strata"]["post"]["left_out_runs"]["censored"][0] == "run-49"
 
 
-def test_a_file_needs_the_columns_that_are_asked_for(tmp_path: Path) -> None:
-    rows = [{"width": 2**i, "error": i % 3, "score": i + (i % 2)} for i in range(9)]
-    file = tmp_path / "own.csv"
-    pd.DataFrame(rows).to_csv(file, index=False)
-    found = ai.effect(file, of="score", on="width")
-    assert (found.n, found.found) == (9, ai.effect(rows, of="score", on="width").found)
-
-
 @pytest.mark.parametrize(("shift", "step"), [(1e4, 0.1), (-1e7, 0.1), (1e10, 1.0)])
 def test_ties_of_a_number_that_is_large_beside_its_spread(shift: float, step: float) -> None:
     """Rounding of a large number neither breaks ties of small differences nor hides these."""
     k = [0, 3, 0, 1, 1, 0, 2, 2, 0, 2, 1, 2]
 
-    def asked(shift: float) -> Estimate:
-        rows = [{"kind": i // 6, "y": shift + step * n} for i, n in enumerate(k)]
-        found = ai.effect(rows, of="y", on="kind").found
-        assert found is not None
-        return found
-
-    near, far = asked(0), asked(shift)
+    tables = ([{"kind": i // 6, "y": by + step * n} for i, n in enumerate(k)] for by in (0, shift))
+    near, far = (answered(rows, of="y", on="kind") for rows in tables)
     assert far.p == near.p < 1
     assert far.effect == pytest.approx(near.effect, abs=1e-15 * abs(shift))
 
@@ -301,14 +292,13 @@ def test_ties_of_a_number_that_is_large_beside_its_spread(shift: float, step: fl
 def test_numbers_that_differ_by_rounding_have_one_rank() -> None:
     """3 * 0.1 is 3 / 10; losses of other orders of magnitude stay apart."""
     x, k = np.arange(12.0), np.array([3, 1, 2, 3, 3, 1, 2, 6, 3, 4, 4, 6])
-    exact = find_trend([stratum(x, k)])
+    exact = trend(stratum(x, k))
     mixed = np.where(np.arange(12) % 2, k * 0.1, k / 10)
     assert len({*mixed}) > len({*k})
     for y in (mixed, 1e4 + mixed, 10.0 ** -(4 * k)):
-        found = find_trend([stratum(x, y * np.sign(y[7] - y[1]))])
+        found = trend(stratum(x, y * np.sign(y[7] - y[1])))
         assert found == exact
-    alike = find_trend([stratum(x, np.where(np.arange(12) % 2, 0.1 + 0.2, 0.3))])
-    assert alike is not None
+    alike = trend(stratum(x, np.where(np.arange(12) % 2, 0.1 + 0.2, 0.3)))
     assert (alike.effect, alike.p) == (0, 1)
 
 
@@ -346,9 +336,7 @@ def test_a_run_counts_once_however_often_a_table_holds_it(caplog: pytest.LogCapt
 def test_two_numbers_of_one_run_are_an_error() -> None:
     rows = few_runs()
     changed = [*rows, rows[3] | {"y": 0.25}]
-    with pytest.raises(
-        ConfigError, match=r"the run run-3 has y .* and 0\.25; keep one of its rows"
-    ):
+    with pytest.raises(ConfigError, match=r"run run-3 has y .* and 0\.25; keep one of its rows"):
         ai.effect(changed, of="y", on="gamma")
     steps = [row | {"step": step, "y": row["y"] * step} for row in rows for step in (1, 2)]
     assert ai.effect(steps, of="y", on="gamma", where={"step": 2}).n == 20
@@ -359,15 +347,12 @@ def test_two_numbers_of_one_run_are_an_error() -> None:
 def test_copies_without_a_name_are_told(caplog: pytest.LogCaptureFixture) -> None:
     """They may be runs that agree, so they count, each as a run of its own."""
     rows = [{k: v for k, v in row.items() if k != "run_id"} for row in few_runs()]
-    once = ai.effect(rows, of="y", on="gamma")
+    once = answered(rows, of="y", on="gamma")
     assert caplog.messages == []
     for often in (rows * 4, [dict(row) for row in rows for _ in range(4)]):
+        assert ai.effect(often, of="y", on="gamma").n == 80
         caplog.clear()
-        found = ai.effect(often, of="y", on="gamma")
-        assert found.n == 80
-        assert found.found is not None
-        assert once.found is not None
-        assert found.found.finds < once.found.finds / 1.5
+        assert answered(often, of="y", on="gamma").finds < once.finds / 1.5
         (message,) = caplog.messages
         assert message.startswith("60 of 80 rows repeat another one whole and count as further")
         assert (
@@ -406,13 +391,21 @@ def test_a_flag_that_says_nothing_is_refused(flag: Any) -> None:
         ai.effect(few_runs(censored=flag), of="y", on="gamma")
 
 
-def test_flags_of_a_file_may_be_texts(tmp_path: Path) -> None:
-    file, frame = tmp_path / "own.csv", pd.DataFrame(few_runs())
-    frame.assign(censored=["yes"] * 4 + ["no"] * 16).to_csv(file, index=False)
+def test_a_file_needs_the_columns_that_are_asked_for(tmp_path: Path) -> None:
+    """Flags may be texts, and missing numbers may be written."""
+    rows = [{"width": 2**i, "error": i % 3, "score": i + (i % 2)} for i in range(9)]
+    file = tmp_path / "own.csv"
+    pd.DataFrame(rows).to_csv(file, index=False)
+    found = ai.effect(file, of="score", on="width")
+    assert (found.n, found.found) == (9, ai.effect(rows, of="score", on="width").found)
+    pd.DataFrame(few_runs()).assign(censored=["yes"] * 4 + ["no"] * 16).to_csv(file, index=False)
     found = ai.effect(file, of="y", on="gamma")
     assert (found.n, found.left_out_runs) == (
         16, {"undertrained": ("run-0", "run-1", "run-2", "run-3")}
     )  # fmt: skip
+    numbers = "".join(f"{i % 2},{i},r{i}\n" for i in range(16))
+    file.write_text(f"kind,y,run_id\n{numbers}0,NaN,a\n0,nan,c\n")
+    assert ai.effect(file, of="y", on="kind").left_out_runs == {"without y": ("a", "c")}
 
 
 def test_runs_that_are_left_out_are_named_by_why() -> None:
@@ -444,27 +437,14 @@ def test_runs_that_are_left_out_are_named_by_why() -> None:
 def test_copies_of_runs_say_nothing_new_where_they_are_one_cluster() -> None:
     generator = np.random.default_rng(0)
     rows = [{"seed": i, "kind": i % 2, "y": float(generator.normal())} for i in range(16)]
-    once = ai.effect(rows, of="y", on="kind", cluster=("seed",))
-    often = ai.effect(
-        [row for row in rows for _ in range(20)], of="y", on="kind", cluster=("seed",)
-    )
-    assert once.found is not None
-    assert often.found is not None
-    assert often.verdict == once.verdict == "not answerable here"
-    assert often.found.finds > 0.8 * once.found.finds
-    trend = [{"seed": i, "x": float(i), "y": float(generator.normal())} for i in range(20)]
-    one = ai.effect(trend, of="y", on="x", cluster=("seed",)).found
-    many = ai.effect(
-        [row for row in trend for _ in range(20)], of="y", on="x", cluster=("seed",)
-    ).found
-    assert one is not None
-    assert many is not None
+    kinds: dict[str, Any] = {"of": "y", "on": "kind", "cluster": ("seed",)}
+    once, often = (answered(each, **kinds) for each in (rows, rows * 20))
+    assert often.finds > 0.8 * once.finds
+    verdicts = {ai.effect(each, **kinds).verdict for each in (rows, rows * 20)}
+    assert verdicts == {"not answerable here"}
+    rows = [{"seed": i, "x": float(i), "y": float(generator.normal())} for i in range(20)]
+    one, many = (answered(each, of="y", on="x", cluster=("seed",)) for each in (rows, rows * 20))
     assert many.finds == pytest.approx(one.finds)
-
-
-def test_numbers_that_are_not_finite_are_left_out() -> None:
-    rows = [{"kind": i % 2, "y": float(i)} for i in range(16)] + [{"kind": 0, "y": float("nan")}]
-    assert ai.effect(rows, of="y", on="kind").left_out == 1
 
 
 @pytest.mark.parametrize("number", [np.float64, np.float32, Decimal, Fraction])
@@ -475,10 +455,8 @@ def test_numbers_of_any_kind_are_numbers(number: Any) -> None:
     given = [row | {"y": number(str(row["y"])), "gamma": number(str(row["gamma"])),
                     "seed": np.int64(3)} for row in rows]  # fmt: skip
     asked: dict[str, Any] = {"of": "y", "on": "gamma", "within": ("seed",)}
-    one, two = ai.effect(rows, **asked), ai.effect(given, **asked)
-    assert one.found is not None
-    assert one.found == two.found
-    assert one.strata.keys() == two.strata.keys() == {"3"}
+    assert answered(rows, **asked) == answered(given, **asked)
+    assert {*ai.effect(rows, **asked).strata} == {*ai.effect(given, **asked).strata} == {"3"}
 
 
 def test_values_that_differ_by_rounding_are_one_setting() -> None:
@@ -501,13 +479,6 @@ def test_missing_settings_are_one_stratum() -> None:
     names: Any
     for names in ("w", ["w"], {"w"}, pd.Index(["w"])):
         assert ai.effect(rows, of="y", on="g", within=names).strata.keys() == {"default"}
-
-
-def test_missing_numbers_of_a_file_may_be_written(tmp_path: Path) -> None:
-    numbers = "".join(f"{i % 2},{i},r{i}\n" for i in range(16))
-    (tmp_path / "table.csv").write_text(f"kind,y,run_id\n{numbers}0,NaN,a\n0,nan,c\n")
-    found = ai.effect(tmp_path / "table.csv", of="y", on="kind")
-    assert found.left_out_runs == {"without y": ("a", "c")}
 
 
 @pytest.mark.parametrize(

@@ -129,9 +129,10 @@ def run_all(
     configs: Mapping[str, RunConfig],
     folder: Path,
     measures: tuple[Measure, ...] = (),
+    update: Any = None,
 ) -> dict[str, RunResult]:
     jobs = (Job({name: config}, measures) for name, config in configs.items())
-    results = engine.run(jobs, folder, lambda _: Progress())
+    results = engine.run(jobs, folder, lambda _: Progress(update) if update else Progress())
     return {result.name: result for result in results}
 
 
@@ -143,7 +144,7 @@ def test_a_run_survives_the_death_of_its_node(
     before, folder = signal.getsignal(signal.SIGTERM), tmp_path / "runs"
     engine = RayEngine(address=nodes.address)
     watch = Watch(folder / "run", nodes.replace_worker)
-    (lost,) = engine.run(each_alone({"run": long}), folder, lambda _: Progress(watch.update))
+    lost = run_all(engine, {"run": long}, folder, update=watch.update)["run"]
     assert watch.acted
     assert type(lost.error) is AnchorInterpError
     assert "was lost with its worker or machine" in str(lost.error)
@@ -226,38 +227,12 @@ def test_closing_early_checkpoints(connected: Nodes, long: RunConfig, tmp_path: 
     rarely = override(long, checkpoint_every=700)  # a stop hardly falls on one of these steps
     watch = Watch(tmp_path / "run", leave)
     with pytest.raises(KeyboardInterrupt):
-        list(
-            RayEngine().run(each_alone({"run": rarely}), tmp_path, lambda _: Progress(watch.update))
-        )
+        run_all(RayEngine(), {"run": rarely}, tmp_path, update=watch.update)
     folder = RunFolder(tmp_path / "run")
     newest = folder.steps()[-1]
     assert newest not in (700, 1400, 1500), "the step at which it was stopped"
     assert folder.optimizer(newest)
     with writing(folder.path, rarely):  # nobody holds it
-        pass
-
-
-def test_a_run_that_another_process_writes_is_left_to_it(
-    connected: Nodes, short: RunConfig, tmp_path: Path
-) -> None:
-    with writing(tmp_path / "taken", short):
-        results = run_all(RayEngine(), {"taken": short}, tmp_path)
-    assert isinstance(results["taken"].error, LockedError)
-
-
-def test_a_killed_worker_is_an_error_of_its_run(
-    connected: Nodes, long: RunConfig, tmp_path: Path
-) -> None:
-    def kill() -> None:
-        os.kill(json.loads((tmp_path / "run/.lock.json").read_text())["pid"], signal.SIGKILL)
-
-    watch = Watch(tmp_path / "run", kill)
-    engine = RayEngine()
-    (result,) = engine.run(each_alone({"run": long}), tmp_path, lambda _: Progress(watch.update))
-    assert type(result.error) is AnchorInterpError
-    assert "was lost with its worker" in str(result.error)
-    assert RunFolder(tmp_path / "run").steps()[-1] > 0
-    with writing(tmp_path / "run", long):  # the dead worker's lock is gone
         pass
 
 
@@ -304,13 +279,14 @@ def test_without_ray(short: RunConfig, tmp_path: Path, monkeypatch: pytest.Monke
 
 def order(folder: Path) -> ray_task.Order:
     """What a task is given that works in this folder."""
+    versions, level = ray_task.versions(), logging.WARNING
     return ray_task.Order(
         folder=folder,
         probe=folder,
         device="cpu",
         threads=1,
-        log_level=logging.WARNING,
-        versions=ray_task.versions(),
+        log_level=level,
+        versions=versions,
         tasks=(),
     )
 

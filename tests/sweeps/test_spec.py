@@ -63,16 +63,6 @@ def test_grid_gives_every_combination_once(tmp_path: Path) -> None:
     assert list(found) == [run_id(config) for config in expected]
 
 
-def test_grids_share_runs_by_name() -> None:
-    start = preset("tiny")
-    small = Grid(start, {"gamma": (0.3, 0.5)}, seeds=(0, 1))
-    large = Grid(start, {"gamma": (0.5, 0.3, 0.7)}, seeds=(0, 1, 2))
-    alone, both = Sweep((small,)).configs(), Sweep((small, large)).configs()
-    assert (len(alone), len(both)) == (4, 9)
-    assert alone.items() <= both.items()
-    assert len(small) == 4
-
-
 def test_config_path_is_relative_to_the_sweep_file(tmp_path: Path) -> None:
     config = preset("tiny", steps=77)
     (tmp_path / "mine.json").write_text(canonical_json(config))
@@ -88,12 +78,9 @@ def test_config_path_is_relative_to_the_sweep_file(tmp_path: Path) -> None:
         ({"grids": [{"axis": {}}]}, "did you mean 'axes'?"),
         ({"grids": [{}], "schema": 2}, "schema is 2"),
         ({"grids": {}}, "grids is {}; expected"),
-        ({"grids": []}, "the number of runs is 0"),
         ({"axes": {"gama": [1]}}, "did you mean 'gamma'?"),
         ({"axes": {"gamma": 3}}, "axes.gamma is 3; expected a list"),
-        ({"axes": {"gamma": []}}, "axes.gamma is []; expected a list"),
         ({"axes": {"gamma": [9]}}, "init.gamma is 9.0; expected at most 4"),
-        ({"axes": {"gamma": ["much"]}}, "init.gamma is 'much'"),
         ({"axes": {3: [1]}}, "no field is called '3'"),
         ({"axes": {"task": ["neurip"]}}, "neurip"),
         ({"axes": {"anchor": [[{"token": 1}]]}}, "did you mean 'anchors'?"),
@@ -112,7 +99,6 @@ def test_config_path_is_relative_to_the_sweep_file(tmp_path: Path) -> None:
         ({"seeds": 0}, "seeds is 0"),
         ({"seeds": []}, "the number of seeds is 0"),
         ({"seeds": "many"}, "seeds is 'many'"),
-        ({"preset": "tinny"}, "did you mean 'tiny'?"),
         ({"preset": "tiny", "config": "c.json"}, "a preset and a config"),
         ({"config": "missing.json"}, "missing.json"),
         ([], "the sweep is []; expected grids"),
@@ -221,11 +207,6 @@ def test_zipped_values_may_repeat() -> None:
     assert found == [(1e-3, 2), (1e-3, 3), (2e-3, 3)]
 
 
-def test_a_name_with_hyphens_is_given_once() -> None:
-    with pytest.raises(ConfigError, match="weight_decay is given twice"):
-        typed_sweep("tiny", ["weight-decay=0.1", "weight_decay=0.5"])
-
-
 def read(tmp_path: Path, text: str, name: str = "sweep.yaml") -> Sweep:
     (tmp_path / name).write_text(text)
     return read_sweep(tmp_path / name)
@@ -253,10 +234,7 @@ def test_a_name_that_occurs_twice_is_refused(tmp_path: Path, text: str, name: st
 def test_a_merged_name_may_be_given_again(tmp_path: Path) -> None:
     shared = "  - set: &same {lr: 0.002, steps: 300}\n  - set: {<<: *same, lr: 0.003}\n"
     found = read(tmp_path, f"schema: 1\ngrids:\n{shared}").configs().values()
-    assert [(config.train.lr, config.train.steps) for config in found] == [
-        (0.002, 300),
-        (0.003, 300),
-    ]
+    assert [(each.train.lr, each.train.steps) for each in found] == [(0.002, 300), (0.003, 300)]
 
 
 def test_what_was_merged_may_be_merged_again(tmp_path: Path) -> None:
