@@ -167,8 +167,5 @@ def test_invalid_embeddings_are_refused() -> None:
     longer = dataclasses.replace(task, key_max=203)
     with pytest.raises(ConfigError, match="embeds 201 tokens; the task has keys up to 203"):
         key_embeddings(model, longer)
-
-
-def test_an_embedding_at_the_start_has_the_same_shape() -> None:
     with pytest.raises(ConfigError, match=r"shape \(79, 32\); expected \(80, 32\)"):
         embedding_structure(noise(0), noise(0)[:79])

@@ -154,18 +154,6 @@ def test_no_training_example_comes_twice() -> None:
             assert most is None or config.train.n_sequences <= most
 
 
-def test_the_other_corners_of_scan_pair_with_the_fitted_ones() -> None:
-    """Four corners at each size and seed, which differ in nothing else."""
-    both = [RUNS[name].sweep().configs().values() for name in ("scan-fitted", "scan-other-corners")]
-    corners = [
-        {(c.init.gamma, c.train.weight_decay, c.train.n_sequences, c.seed) for c in configs}
-        for configs in both
-    ]
-    assert [len(of) for of in corners] == [20, 20]
-    assert len(corners[0] | corners[1]) == 40
-    assert {one[2:] for one in corners[0]} == {one[2:] for one in corners[1]}
-
-
 def test_a_corner_has_its_colour_in_every_row_and_unfitted_runs_are_hollow() -> None:
     rows = square(made_up("addition", gain=0.0, epochs=FLAT))
     rows = [row | {"id_accuracy": 0.5 if row["gamma"] == 0.8 else 1.0} for row in rows]

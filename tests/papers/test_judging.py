@@ -178,31 +178,6 @@ def test_an_effect_due_to_censoring_decides_nothing(effect: Effect) -> None:
     assert judged_alone(converged, 0.5).verdict == "supported"
 
 
-def test_a_trend_reversed_only_without_censored_runs_is_not_called_reversed() -> None:
-    """y falls among the runs that converged, and hardly once the others are counted."""
-    found = rows(
-        60,
-        x=lambda i: i % 10,
-        y=lambda i: -(i % 10) if i % 3 else 5.0 * noisy(i) - 4.5,
-        censored=lambda i: i % 3 == 0,
-    )
-    judged = Trend("y", "x").measure(found)
-    assert told(judged).effect == pytest.approx(-1)
-    weaker = replace(judged, with_censored=Estimate(-0.1, -0.3, 0.1, 0.4, 0.2))
-    assert judged_alone(weaker, 0.5).verdict == "not supported"
-    assert judged_alone(judged, 0.5).verdict == "reversed"
-
-
-@pytest.mark.parametrize("status", ["failed", "diverged"])
-def test_a_trend_with_a_run_that_has_no_number(status: str) -> None:
-    found = rows(30, x=lambda i: i % 10, y=lambda i: i % 10)
-    found[3] |= {"status": status, "y": None}
-    judged = Trend("y", "x").find(found)
-    assert (judged.n, judged.censored) == ((29,), 1)
-    assert judged.with_censored is not None
-    assert judged.with_censored.effect == pytest.approx(1)
-
-
 def test_a_group_whose_number_never_changes_counts_as_no_trend() -> None:
     found = rows(30, x=lambda i: i % 10, g=lambda i: i // 10, y=lambda i: (i % 10) * (i < 10))
     assert told(Trend("y", "x", within=("g",)).measure(found)).effect == pytest.approx(1 / 3)
@@ -221,14 +196,6 @@ def test_censored_runs_are_counted_and_stand_in_no_sample() -> None:
     assert sum(kept.n) == 38
 
 
-def test_a_margin_is_missed_and_not_reversed() -> None:
-    below = finding(-0.5, -0.7, -0.3, 0.001)
-    assert judged_alone(below, 0.2).verdict == "reversed"
-    missed = judged_alone(replace(below, is_margin=True), 0.0)
-    assert missed.verdict == "not supported"
-    assert missed.reason.startswith("the interval ends below 0: the limit is missed")
-
-
 def finding(
     effect: float, low: float, high: float, p: float, n: int = 10, finds: float = 0.1
 ) -> Finding:
@@ -239,6 +206,10 @@ def finding(
     (finding(0.5, 0.3, 0.7, 0.001), "supported"),
     (finding(0.15, 0.1, 0.19, 0.001), "not supported"),  # there, but smaller than what counts
     (finding(-0.5, -0.7, -0.3, 0.001), "reversed"),
+    (replace(finding(-0.5, -0.7, -0.3, 0.001), is_margin=True), "not supported"),  # missed
+    # reversed among the runs that converged alone
+    (replace(finding(-0.5, -0.7, -0.3, 0.001), with_censored=Estimate(-0.1, -0.3, 0.1, 0.4, 0.2)),
+     "not supported"),
     (finding(0.15, 0.1, 0.25, 0.001), "inconclusive"),  # there, perhaps as large as counts
     (finding(0.05, -0.1, 0.19, 0.4), "not supported"),  # what would count is excluded
     (finding(0.05, -0.1, 0.19, 0.4, finds=0.3), "not answerable here"),  # too few would find it
@@ -301,11 +272,6 @@ def test_permuted_labels_support_nothing(
 
 def supported(judgements: Mapping[str, Judgement]) -> set[str]:
     return {name for name, found in judgements.items() if found.verdict == "supported"}
-
-
-def test_phases_by_name() -> None:
-    assert equal(phase=("memorizing", "composite"))({"phase": "composite"})
-    assert not equal(phase="memorizing")({"phase": None})
 
 
 def test_holm_by_hand() -> None:

@@ -18,11 +18,11 @@ from effects import (
     Effect,
     Finding,
     Mean,
+    Rise,
     Row,
     Rows,
     Trend,
     equal,
-    number_of,
     two_samples,
 )
 from measures import rank_share
@@ -341,6 +341,7 @@ def spoilt(column: str) -> list[Row]:
 @pytest.mark.parametrize(("effect", "column"), [
     (Trend("y", "gamma"), "y"),
     (Trend("y", "gamma"), "gamma"),
+    (Rise("y", "gamma"), "y"),
     (Mean("y"), "y"),
     (Difference("y", equal(phase="inferential"), equal(phase="symmetric")), "y"),
     (between("inferential", "symmetric"), "y"),
@@ -351,13 +352,6 @@ def spoilt(column: str) -> list[Row]:
 def test_a_number_that_is_not_finite_names_its_column_and_run(effect: Effect, column: str) -> None:
     with pytest.raises(StoreError, match=f"{column} of the run neurips-post-007 is nan; expected"):
         effect.measure(spoilt(column))
-
-
-@pytest.mark.parametrize("value", [math.inf, "0.3"])
-def test_only_finite_numbers_are_read(value: object) -> None:
-    with pytest.raises(StoreError, match=r"lr of the run x is .*; expected a finite number"):
-        number_of({"run_id": "x", "lr": value}, "lr")
-    assert number_of({"run_id": "x", "lr": None}, "lr") is None
 
 
 def test_claims_on_known_runs_are_counted_from_the_tables() -> None:
