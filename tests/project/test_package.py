@@ -22,7 +22,15 @@ from anchor_interp.tasks import hashing
 from anchor_interp.tasks.examples import Dataset
 
 ROOT = Path(__file__).parents[2]
-HEAVY = {"torch", "transformer_lens", "transformers", "matplotlib", "sklearn", "circuitsvis"}
+HEAVY = {
+    "torch",
+    "transformer_lens",
+    "transformers",
+    "matplotlib",
+    "sklearn",
+    "circuitsvis",
+    "pandas",
+}
 
 
 LIGHT = (

@@ -30,11 +30,6 @@ def test_all_keys_stand_at_the_position(position: int) -> None:
     assert (others.tokens != found.tokens).any()
 
 
-def test_an_empty_list_of_pairs_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no pair to draw from"):
-        aligned_sequences(FEW_KEYS, 2, 3, seed=0, pairs=[])
-
-
 def test_a_position_without_keys_is_refused() -> None:
     task = AnchorTask(key_min=20, key_max=21, unseen=())  # test keys stand at 2 and 3 alone
     assert len(aligned_sequences(task, 2, 3, seed=0, keys="test"))
@@ -42,3 +37,5 @@ def test_a_position_without_keys_is_refused() -> None:
         aligned_sequences(task, 4, 3, seed=0, keys="test")
     with pytest.raises(ConfigError, match="no all key stands at position 7"):
         aligned_sequences(task, 7, 3, seed=0)
+    with pytest.raises(ConfigError, match="no pair to draw from"):
+        aligned_sequences(FEW_KEYS, 2, 3, seed=0, pairs=[])

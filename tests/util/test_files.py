@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from anchor_interp._util.errors import AnchorInterpError, StoreError
 from anchor_interp._util.files import write_output
 from anchor_interp.analysis.findings import gather
 from anchor_interp.pages.report import write_report
-from anchor_interp.runs.run import Run, load
+from anchor_interp.runs.run import Run
 from anchor_interp.runs.train import train
 
 
@@ -25,6 +24,8 @@ def test_files_of_a_run_are_not_overwritten(finished_run: Run) -> None:
         with pytest.raises(StoreError, match=r"is a file of the run .*; name another"):
             write_report(findings, path)
         assert path.read_bytes() == before
+    with pytest.raises(AnchorInterpError, match="no run to report on"):
+        write_report([], finished_run.folder.path / "report.html")
 
 
 def test_other_names_in_a_run_folder_are_allowed(finished_run: Run) -> None:
@@ -73,14 +74,3 @@ def test_a_finished_run_without_its_final_checkpoint_is_refused(
     for read in (lambda: gather([path]), lambda: train(finished_run.config, path, quiet=True)):
         with pytest.raises(AnchorInterpError, match=r"result\.json|does not exist"):
             read()
-
-
-def test_arguments_of_wrong_types_are_refused(tmp_path: Path, finished_run: Run) -> None:
-    number: Any = 3
-    text: Any = "40"
-    with pytest.raises(AnchorInterpError, match="path is 3; expected a path"):
-        finished_run.export(number)
-    with pytest.raises(AnchorInterpError, match="no run to report on"):
-        write_report([], tmp_path / "report.html")
-    with pytest.raises(AnchorInterpError, match="step is '40'; expected an integer"):
-        load(finished_run.folder.path, step=text)

@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -197,14 +195,3 @@ def test_what_is_not_told_apart_has_no_recovery() -> None:
     assert "30 examples, 0 told apart" in repr(same)
     assert "nothing to recover" in repr(same)
     assert same.to_frame()["recovery"].isna().all()
-
-
-def test_pandas_is_loaded_for_a_table_alone() -> None:
-    code = (
-        "import sys, anchor_interp as ai; from anchor_interp.sweeps.folder import SweepFolder; "
-        "from anchor_interp.behaviour.phase import *; assert 'pandas' not in sys.modules; "
-        "cells = CellAccuracy(1, 1, 1, 1); pairs = (PairAccuracy((1, 2), 'unseen', 1, 0.5),); "
-        "e = Evaluation(1, 1, 1, 1, 1, 1, 1, pairs, (), cells, 1, 1, 1, 1, 10, 0); repr(e); "
-        "assert 'pandas' not in sys.modules; assert e.to_frame().test_keys.tolist() == [0.5]"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
