@@ -41,13 +41,6 @@ def test_the_claim_can_be_supported_and_reversed() -> None:
         assert [one.verdict for one in found.values()] == [verdict]
 
 
-def test_runs_that_do_not_draw_what_they_were_trained_on_are_not_compared() -> None:
-    rows = made_up({0.5: 0.05, 0.8: 0.95}, trained=0.8)
-    (found,) = judge(CLAIMS, {"concepts-judging": rows}).values()
-    assert found.verdict not in ("supported", "not supported")
-    assert found.finding is None or sum(found.finding.n) == 0
-
-
 @pytest.mark.slow  # it trains the judge of pictures; tests/concepts draws and judges a run
 def test_the_figure_shows_ones_own_run(tmp_path: Path) -> None:
     tiny = override(of_preset("concepts"), steps=4, eval_every=4)

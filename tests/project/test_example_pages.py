@@ -119,29 +119,6 @@ def test_patching(made: Any) -> None:
     assert -1 <= analysis.examples.agreement <= 1
 
 
-def test_attribution(made: Any) -> None:
-    """The parts sum to both logits, and a head's part is its z through W_O and W_U."""
-    model, examples, analysis, out = made
-    found = analysis.examples.attribution
-    clean, _, answers = find_twins(in_order(examples), seed=0)
-    logits, rows = answered(model, clean), np.arange(100)
-    summed = logits[rows[:, None], answers].numpy()
-    np.testing.assert_allclose(found.logits.sum(0), summed, atol=1e-3)
-    apart = (summed[:, 0] - summed[:, 1]).mean()
-    assert f"The right answer's logit is {apart:.1f} above the other's" in page_of(out)
-    _, cache = model.run_with_cache(torch.from_numpy(clean.tokens.astype(np.int64)))
-    for head in range(model.cfg.n_heads):
-        z = cache["z", 0][rows, clean.at, head]
-        wrote = z @ model.W_O[0, head]
-        if model.cfg.normalization_type is not None:
-            scale = cache["ln_final.hook_scale"][rows, clean.at]
-            wrote = (wrote - wrote.mean(-1, keepdim=True)) / scale
-            wrote = wrote * getattr(model.ln_final, "w", 1)
-        part = (wrote @ model.unembed.W_U)[rows[:, None], answers].numpy()
-        own = found.logits[found.components.index(f"L0H{head}")]
-        np.testing.assert_allclose(own, part, atol=1e-3)
-
-
 def test_the_circuit(made: Any) -> None:
     """Faithfulness: what is outside carries what it carries in the next example of the order."""
     model, examples, analysis, out = made
@@ -200,24 +177,3 @@ def test_the_circuit(made: Any) -> None:
     found = [scores.faithfulness.accuracy, scores.faithfulness.logit_difference]
     np.testing.assert_allclose(found, shares, atol=1e-3)
     assert f"keep {shares[0]:.2f} of the right answers, in {len(judged)} examples" in page_of(out)
-
-
-def test_complexity(made: Any) -> None:
-    model, _, analysis, _ = made
-    norms: dict[Any, float] = {}
-    ranks: dict[str, list[float]] = {"QK": [], "OV": []}
-    for layer, block in enumerate(model.blocks):
-        for head in range(model.cfg.n_heads):
-            attn = block.attn
-            looks, moves = attn.W_Q[head] @ attn.W_K[head].T, attn.W_V[head] @ attn.W_O[head]
-            norms[layer, head] = float(moves.norm())
-            for name, product in (("QK", looks), ("OV", moves)):
-                spectrum = torch.linalg.svdvals(product.double())
-                ranks[name].append(float((spectrum**2).sum() / spectrum[0] ** 2))
-    weights = [norm**2 for norm in norms.values()]
-    for name, values in ranks.items():
-        mean = np.average(values, weights=weights)
-        assert analysis.complexity.effective[name] == pytest.approx(mean, rel=1e-3)
-    largest = max(norms.values())
-    for head, norm in norms.items():
-        assert analysis.complexity.head_norms[head] == pytest.approx(norm / largest, rel=1e-3)
