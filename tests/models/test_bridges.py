@@ -4,6 +4,7 @@ import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import astuple
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from anchor_interp.interventions.residual_edges import (
     run_kept,
 )
 from anchor_interp.models.inputs import model_rows
-from anchor_interp.models.matrix_complexity import stable_rank
 from anchor_interp.tasks.counterfactuals import InterchangePairs
 
 SIZES = {
@@ -161,36 +161,20 @@ def test_residual_edges_of_a_bridge(architecture: str) -> None:
     np.testing.assert_allclose(found.scores[tuple(edges.T)], effects, rtol=0.05, atol=near_zero)
 
 
-def test_a_bridge_that_is_more_than_residual_edges_is_refused() -> None:
+def test_what_no_instrument_can_take_is_refused(tmp_path: Path) -> None:
     gemma, opt = wrapped("Gemma2ForCausalLM")[0], wrapped("OPTForCausalLM")[0]
     with pytest.raises(ConfigError, match=r"more with its heads than add them up.*a norm after"):
         ai.edge_attribution(gemma, CLEAN, CORRUPTED, METRIC)
     with pytest.raises(ConfigError, match="an MLP of this bridge runs only in its block"):
         ai.EdgeAblation(opt, CLEAN, references=CORRUPTED, parts="residual edges")
-
-
-def test_complexity_reads_the_weights_of_the_wrapped_model() -> None:
-    bridge, plain = wrapped("LlamaForCausalLM")
-    rows = ai.complexity(bridge).to_frame()
-    w_in = plain.model.layers[0].mlp.up_proj.weight.detach()
-    row = rows[(rows["name"] == "W_in") & (rows["layer"] == 0)]
-    assert row["stable_rank"].item() == pytest.approx(stable_rank(w_in), rel=1e-4)
-
-
-def test_a_bridge_in_training_mode_is_refused() -> None:
-    bridge, _ = wrapped("GPT2LMHeadModel")
-    bridge.train()
+    with pytest.raises(ConfigError, match="other names of weights"):
+        ai.save_transformer(gemma, tmp_path / "model.safetensors")
+    gemma.train()
     try:
         with pytest.raises(ConfigError, match=r"training mode; call model\.eval\(\)"):
-            ai.complexity(bridge)
+            ai.complexity(gemma)
     finally:
-        bridge.eval()
-
-
-def test_a_bridge_is_not_saved_under_its_own_names(tmp_path: Any) -> None:
-    bridge, _ = wrapped("GPT2LMHeadModel")
-    with pytest.raises(ConfigError, match="other names of weights"):
-        ai.save_transformer(bridge, tmp_path / "model.safetensors")
+        gemma.eval()
 
 
 @functools.cache

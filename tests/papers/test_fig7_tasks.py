@@ -2,12 +2,11 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from claims import judge
-from complexity_control.fig7_tasks import CLAIMS, RUNS, SEEDS, over_data, square
+from complexity_control.fig7_tasks import CLAIMS, RUNS, SEEDS, square
 from effects import Row
 
 CORNERS = ("scan", "cogs", "addition", "prontoqa")  # studies of all four combinations
@@ -124,24 +123,3 @@ def test_no_training_example_comes_twice() -> None:
         for config in study.sweep().configs().values():
             most = config.task.splits[0].size
             assert most is None or config.train.n_sequences <= most
-
-
-def test_a_corner_has_its_colour_in_every_row_and_unfitted_runs_are_hollow() -> None:
-    rows = square(made_up("addition", gain=0.0, epochs=FLAT))
-    rows = [row | {"id_accuracy": 0.5 if row["gamma"] == 0.8 else 1.0} for row in rows]
-    pure = [row for row in rows if (row["gamma"], row["weight_decay"]) in BOTH]
-    colours = []
-    for mine in (rows, pure):
-        (axes,) = over_data(mine, "ood_accuracy", lambda row: row["id_accuracy"] > 0.9).axes
-        dots: list[Any] = [
-            line for line in axes.lines if line.get_marker() == "o" and np.size(line.get_xdata())
-        ]
-        assert len(dots) == len(mine)
-        hollow = sum(line.get_markerfacecolor() == "none" for line in dots)
-        assert hollow == sum(row["gamma"] == 0.8 for row in mine)
-        bars = [line for line in axes.lines if line.get_marker() == "None"]
-        cells = {(row["gamma"], row["weight_decay"], row["n_sequences"]) for row in mine}
-        assert len(bars) == sum(gamma == 0.5 for gamma, *_ in cells)
-        colours.append({str(line.get_label()): line.get_color() for line in axes.lines})
-    legends = {name for name in colours[1] if name.startswith("$")}
-    assert {name: colours[0][name] for name in legends} == {n: colours[1][n] for n in legends}

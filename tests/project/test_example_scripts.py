@@ -45,11 +45,8 @@ def run_script(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> P
     return path
 
 
-def test_an_own_task_has_at_most_80_lines() -> None:
+def test_an_own_task_is_short_and_its_splits_share_no_word() -> None:
     assert len(FILE.read_text(encoding="utf-8").splitlines()) <= 80
-
-
-def test_its_splits_share_no_word() -> None:
     task = own_task.Reverse()
     found = {
         split.name: {row.tobytes() for row in draw_examples(task, split.name, 3_000, seed=0).tokens}

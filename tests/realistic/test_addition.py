@@ -1,6 +1,5 @@
 """Addition: the paper's counts, every sum as text, no pair in two splits."""
 
-import re
 from typing import Any, Literal
 
 import numpy as np
@@ -136,29 +135,19 @@ def test_aspects_are_the_operands_and_the_carries() -> None:
         assert task.aspects(drawn.rows(slice(7)))["carries"] == expected[:7]
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"largest": 0}, "task.largest is 0; expected at least 1"),
-        ({"holdout": "sqare"}, "task.holdout is 'sqare'; expected .* 'random' .did you mean"),
-        ({"tokens": "words"}, "task.tokens is 'words'; expected one of 'numbers', 'digits'"),
-        ({"square_from": 1.5}, "task.square_from is 1.5; expected at most 1"),
-        ({"square_from": 0.7}, "square_from is 0.7 and square_to 0.6; expected a square of some"),
-        (
-            {"square_from": 1, "square_to": 1},
-            "expected a square of some operands, not of none or all",
-        ),
-        (
-            {"square_from": 0, "square_to": 1},
-            "expected a square of some operands, not of none or all",
-        ),
-        ({"largest": 9, "held_out": 91}, "task.held_out is 91; expected at most 90"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"largest": 0}, "task.largest is 0; expected at least 1"),
+    ({"holdout": "sqare"}, "task.holdout is 'sqare'; expected .* 'random' .did you mean"),
+    ({"tokens": "words"}, "task.tokens is 'words'; expected one of 'numbers', 'digits'"),
+    ({"square_from": 1.5}, "task.square_from is 1.5; expected at most 1"),
+    ({"square_from": 0.7}, "square_from is 0.7 and square_to 0.6; expected a square of some"),
+    *(({"square_from": end, "square_to": 1}, "a square of some operands, not of none or all")
+      for end in (0, 1)),
+    ({"largest": 9, "held_out": 91}, "task.held_out is 91; expected at most 90"),
+])  # fmt: skip
 def test_fields_that_leave_no_task_are_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
+    with pytest.raises(ConfigError, match=message):
         Addition(**fields)
-    assert not re.search(r"\n", str(caught.value))
 
 
 def test_the_smallest_tasks_that_are_allowed() -> None:
