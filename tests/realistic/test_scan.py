@@ -22,8 +22,8 @@ def commands(task: Task, split: str) -> list[str]:
     size = {s.name: s.size for s in task.splits}[split]
     assert size is not None
     drawn = draw_examples(task, split, size, seed=0)
-    prompts = zip(drawn.tokens, drawn.starts, strict=True)
-    return [task.decode(row[:start]).removesuffix(" ->") for row, start in prompts]
+    prompts = zip(np.array(task.words)[drawn.tokens], drawn.starts, strict=True)
+    return [" ".join(row[: start - 1]) for row, start in prompts]  # without its arrow
 
 
 def test_the_grammar_has_the_official_counts() -> None:

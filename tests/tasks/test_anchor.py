@@ -78,7 +78,7 @@ def test_a_table_is_any_function_of_the_key() -> None:
     assert task.composed((100, 100), np.array([7])).tolist() == [49 * 49 % 60]
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(tasks())
 def test_training_and_test_cells_partition_all_cells(task: AnchorTask) -> None:
     def cells(side: Keys) -> set[tuple[int, int]]:
