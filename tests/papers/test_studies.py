@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from in_process_engine import Here
+from quick_analysis import judged_on_few
 from short import SHORT
 
 import anchor_interp as ai
@@ -54,6 +55,7 @@ def gather(names: list[str], out: Path, tables: Path) -> list[str]:
 @pytest.fixture
 def micro(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(studies, "known", lambda: MICRO)
+    judged_on_few(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +64,7 @@ def gathered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out: Path = tmp_path_factory.mktemp("papers")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(studies, "known", lambda: MICRO)
+        judged_on_few(patch)
         gather(["decay", "pairs"], out, out)
     return out
 

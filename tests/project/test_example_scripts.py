@@ -109,7 +109,7 @@ def test_an_anchor_task_is_answered_with_one_token(finished_run: anchor_interp.R
     ]
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("judged_on_few", "undrawn")
 def test_an_own_measure_is_a_column_and_a_map(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +133,7 @@ def test_an_own_measure_is_a_column_and_a_map(
     assert "key at first rises with initialisation rate" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("judged_on_few")
 def test_own_anchors_train_and_change_in_a_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
