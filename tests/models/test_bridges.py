@@ -17,11 +17,7 @@ from anchor_interp._util.errors import ConfigError, HookError
 from anchor_interp.analysis.logit_attribution import logit_lens
 from anchor_interp.analysis.rivals import compare_circuit
 from anchor_interp.interventions.hooks import activations, hooked
-from anchor_interp.interventions.residual_edges import (
-    SenderOutputs,
-    recorded_outputs,
-    run_kept,
-)
+from anchor_interp.interventions.residual_edges import SenderOutputs, recorded_outputs, run_kept
 from anchor_interp.models.inputs import model_rows
 from anchor_interp.tasks.counterfactuals import InterchangePairs
 

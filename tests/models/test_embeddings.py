@@ -10,11 +10,7 @@ import torch
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
-from anchor_interp.models.embeddings import (
-    arithmetic_steps,
-    embedding_structure,
-    key_embeddings,
-)
+from anchor_interp.models.embeddings import arithmetic_steps, embedding_structure, key_embeddings
 from anchor_interp.runs.run import load
 from anchor_interp.tasks.anchor import TASKS
 

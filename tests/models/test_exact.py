@@ -16,12 +16,7 @@ from anchor_interp.behaviour.evaluation import evaluate, predict
 from anchor_interp.behaviour.phase import classify
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.masks import mask_edges
-from anchor_interp.models.exact import (
-    MECHANISMS,
-    NAMES,
-    Mechanism,
-    exact_model,
-)
+from anchor_interp.models.exact import MECHANISMS, NAMES, Mechanism, exact_model
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.shapes import Normalization
 from anchor_interp.models.transformer import token_rows

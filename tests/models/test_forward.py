@@ -14,12 +14,7 @@ from versions import only_3
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.models import fast_linear as linear_module
 from anchor_interp.models.fast_linear import linear
-from anchor_interp.models.forward import (
-    fast_last_logits,
-    fast_logits,
-    last_logits,
-    takes_fast_path,
-)
+from anchor_interp.models.forward import fast_last_logits, fast_logits, last_logits, takes_fast_path
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.models.transformer import build_model
 from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig

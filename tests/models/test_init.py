@@ -14,11 +14,7 @@ from small_models import LAYOUTS
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.models.init import gamma_std
 from anchor_interp.models.networks import build_network
-from anchor_interp.models.shapes import (
-    InitConfig,
-    ModelConfig,
-    Normalization,
-)
+from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from concepts import UNetConfig
 

@@ -31,9 +31,7 @@ def test_an_answer_is_told_whose_it_is() -> None:
 def test_a_rare_answer_is_not_told_whose_it_is(finished_run: Run) -> None:
     config = preset("inferential")
     answers = replace(
-        finished_run.evaluation.unseen[0],
-        pair=(3, 4),
-        offsets={"-7": 0.05, "-10": 0.04},
+        finished_run.evaluation.unseen[0], pair=(3, 4), offsets={"-7": 0.05, "-10": 0.04}
     )
     figure = unseen_answers(config, replace(finished_run.evaluation, unseen=(answers,)))
     (axes,) = figure.axes

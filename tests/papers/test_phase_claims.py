@@ -171,9 +171,7 @@ def test_phases_permuted_inside_strata_support_nothing(
     if not made_up:
         return
     across = Difference(
-        "blocks",
-        equal(phase="inferential"),
-        equal(phase=("composite", "symmetric")),
+        "blocks", equal(phase="inferential"), equal(phase=("composite", "symmetric"))
     )
     assert told(across.measure(rows)).p < 0.05
 
