@@ -1,12 +1,10 @@
-"""The examples without anchors: every number of their pages, against hooks written here."""
+"""The examples without anchors: what their pages say and patching, against hooks written here."""
 
 import html
-import itertools
 import json
 import runpy
 import sys
 import warnings
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -117,63 +115,3 @@ def test_patching(made: Any) -> None:
     best = found.sites[int(np.argmax(np.where(inside, shares, -np.inf)))]
     assert f"{shares[found.sites.index(best)]:.2f} at {best}" in page_of(out)
     assert -1 <= analysis.examples.agreement <= 1
-
-
-def test_the_circuit(made: Any) -> None:
-    """Faithfulness: what is outside carries what it carries in the next example of the order."""
-    model, examples, analysis, out = made
-    scores, circuit = analysis.examples.scores, analysis.examples.circuit
-    examples = in_order(examples)
-    where = np.stack([examples.at, *examples.places.values()], 1)
-    alike = (where == Counter(map(tuple, where.tolist())).most_common(1)[0][0]).all(1)
-    judged = examples[alike]
-    stop = int(judged.at[0]) + 1
-    _, first = np.unique(judged.tokens[:, :stop], axis=0, return_index=True)
-    judged = judged[np.sort(first)[:200]][1::2]
-    _, rows, which = np.unique(
-        judged.tokens[:, :stop], axis=0, return_index=True, return_inverse=True
-    )
-    n = len(judged)
-    cycle, following = np.random.default_rng(0).permutation(n), np.empty(n, int)
-    following[cycle] = np.roll(cycle, -1)
-    other = rows[following[which.ravel()]]
-    _, cache = model.run_with_cache(torch.from_numpy(judged.tokens.astype(np.int64)))
-    n_heads, length = model.cfg.n_heads, circuit.edges.shape[-1]
-
-    def hooks(layer: int, kept: np.ndarray) -> list[tuple[str, Any]]:
-        cut, at = torch.from_numpy(~kept[:n_heads]), f"blocks.{layer}."
-        theirs = cache["pattern", layer][other][:, :, :length, :length] * cut
-        carried = torch.einsum("bhqk,bkhd->bqhd", theirs, cache["v", layer][other][:, :length])
-
-        def zero(own: Tensor, hook: Any) -> Tensor:
-            own[:, :, :length, :length] *= ~cut
-            return own
-
-        def add(z: Tensor, hook: Any) -> Tensor:
-            z[:, :length] += carried
-            return z
-
-        def swap(own: Tensor, hook: Any) -> Tensor:
-            written = torch.from_numpy(kept[n_heads].diagonal().copy())[:, None]
-            mlp = cache["mlp_out", layer][other][:, :length]
-            own[:, :length] = torch.where(written, own[:, :length], mlp)
-            return own
-
-        heads = [(at + "attn.hook_pattern", zero), (at + "attn.hook_z", add)]
-        return heads + [(at + "hook_mlp_out", swap)] * (len(kept) > n_heads)
-
-    own = torch.from_numpy(judged.answers)
-
-    def measured(inside: np.ndarray) -> np.ndarray:
-        each = (hooks(layer, kept) for layer, kept in enumerate(inside))
-        logits = answered(model, judged, itertools.chain(*each))
-        rest = logits.scatter(1, own[:, None], -torch.inf).amax(-1)
-        right = (logits.argmax(-1) == own).double().mean()
-        return np.array([right, (logits[range(n), own] - rest).mean()])
-
-    every = np.ones_like(circuit.edges)
-    nothing, all_of_it = measured(~every), measured(every)
-    shares = (measured(circuit.edges) - nothing) / (all_of_it - nothing)
-    found = [scores.faithfulness.accuracy, scores.faithfulness.logit_difference]
-    np.testing.assert_allclose(found, shares, atol=1e-3)
-    assert f"keep {shares[0]:.2f} of the right answers, in {len(judged)} examples" in page_of(out)
