@@ -72,37 +72,21 @@ def test_logits_are_those_of_the_wrapped_model(architecture: str) -> None:
     torch.testing.assert_close(ai.last_logits(bridge, TOKENS), expected, atol=near, rtol=0)
 
 
-@pytest.mark.parametrize("architecture", ["GPT2LMHeadModel", "OPTForCausalLM"])
-def test_an_edit_of_resid_mid_reaches_the_skip_connection(architecture: str) -> None:
-    bridge, plain = wrapped(architecture)
+def test_an_edit_of_resid_mid_reaches_the_skip_connection() -> None:
+    """Also where the bridge runs an MLP within its block; of GPT-2 :data:`INSTRUMENTS` asks it."""
+    bridge, plain = wrapped("OPTForCausalLM")
     with hooked(bridge, {"blocks.1.hook_resid_mid": torch.zeros_like}):
         edited = ai.last_logits(bridge, TOKENS)
     zero = torch.zeros(4, 9, 32, dtype=torch.float64)
     with torch.no_grad():
-        if architecture == "GPT2LMHeadModel":
-            block, final = plain.transformer.h[1], plain.transformer.ln_f
-            after = block.mlp(block.ln_2(zero))
-        else:
-            block, final = plain.model.decoder.layers[1], plain.model.decoder.final_layer_norm
-            after = block.fc2(torch.relu(block.fc1(block.final_layer_norm(zero))))
+        block, final = plain.model.decoder.layers[1], plain.model.decoder.final_layer_norm
+        after = block.fc2(torch.relu(block.fc1(block.final_layer_norm(zero))))
         expected = plain.lm_head(final(after))[:, -1]
     torch.testing.assert_close(edited, expected, atol=1e-10, rtol=0)
 
 
-def test_an_edit_of_a_pattern_acts_or_is_refused() -> None:
-    bridge, plain = wrapped("GPT2LMHeadModel")
-    name = "blocks.1.attn.hook_pattern"
-    with hooked(bridge, {name: torch.zeros_like}):
-        edited = ai.last_logits(bridge, TOKENS)
-    block = plain.transformer.h[1]
-    silent = block.attn.register_forward_hook(
-        lambda module, _, out: (module.c_proj.bias.expand_as(out[0]), *out[1:])
-    )
-    with torch.no_grad():
-        expected = plain(TOKENS).logits[:, -1]
-    silent.remove()
-    torch.testing.assert_close(edited, expected, atol=1e-10, rtol=0)
-    deaf, _ = wrapped("OPTForCausalLM")
+def test_an_edit_of_a_pattern_that_nothing_reads_is_refused() -> None:
+    deaf, name = wrapped("OPTForCausalLM")[0], "blocks.1.attn.hook_pattern"
     with pytest.raises(HookError, match="hook_pattern"), hooked(deaf, {name: torch.zeros_like}):
         ai.last_logits(deaf, TOKENS)
     with pytest.raises(HookError, match="hook_pattern"):  # whose gradient would be 0
@@ -344,12 +328,9 @@ def _weights_of_native(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tens
     return renamed
 
 
-@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Qwen2ForCausalLM"])
-def test_values_of_two_layers_are_exchanged_from_the_places_of_each_source(
-    architecture: str,
-) -> None:
+def test_values_of_two_layers_are_exchanged_from_the_places_of_each_source() -> None:
     """Against hooks of PyTorch on the wrapped model's own projections; two heads share values."""
-    bridge, plain = wrapped(architecture)
+    bridge, plain = wrapped("Qwen2ForCausalLM")
     base = ai.Examples(TOKENS.numpy(), places={"x": [1, 2, 3, 4]})
     source = ai.Examples(TOKENS.flip(1).numpy(), places={"x": [6, 3, 2, 0]})
     pairs = InterchangePairs(base, source, np.arange(4))

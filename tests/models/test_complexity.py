@@ -31,7 +31,7 @@ from anchor_interp.models.matrix_complexity import (
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import build_model
 from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
-from anchor_interp.runs.run import Run, load
+from anchor_interp.runs.run import load
 
 SHAPE = ModelConfig(n_heads=3, d_model=20, d_head=8, d_mlp=24, bias=True)
 RANKS = [stable_rank, effective_rank]
@@ -285,14 +285,6 @@ def test_zero_matrices_and_single_neurons_have_no_numbers() -> None:
     assert entry(found, "W_Q").condensation is None
     for one in (entry(found, "W_K"), entry(found, "QK", head=0)):
         assert (one.stable_rank, one.effective_rank, one.distance) == (None, None, None)
-
-
-def test_complexity_at_every_checkpoint_of_a_run(finished_run: Run) -> None:
-    start = finished_run.initial
-    found = finished_run.at_every_step(lambda m: complexity(m, start))
-    assert list(found) == finished_run.steps
-    assert all(one.distance == 0 for one in found[0].matrices)
-    assert all(one.distance > 0 for one in found[40].matrices if one.distance is not None)
 
 
 @pytest.mark.parametrize("layout", ["", "-pre"])

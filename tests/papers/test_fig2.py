@@ -71,19 +71,6 @@ def test_the_claims_follow_the_curves() -> None:
     assert turned["fig2-inferential"].verdict == turned["fig2-symmetric"].verdict == "reversed"
 
 
-@pytest.mark.parametrize(("fits", "verdict"), [(True, "supported"), (False, "inconclusive")])
-def test_runs_that_have_not_fitted_cannot_darken_the_shaded_zone(fits: bool, verdict: str) -> None:
-    """Half of the runs of large weights fail on seen pairs; they count if they have fitted."""
-    rows: list[Row] = [
-        {"run_id": f"{gamma}-{seed}", "status": "done", "phase": None, "seed": 10 * gamma + seed,
-         "gamma": gamma, "censored": gamma == 0.2 and not fits,
-         "best_id_accuracy": (0.1 if gamma == 0.2 else 1.0) - 0.001 * seed}
-        for gamma, n in ((0.2, 6), (0.3, 6), (0.5, 8)) for seed in range(n)
-    ]  # fmt: skip
-    (claim,) = (claim for claim in wide.CLAIMS if claim.name == "fig2-shadow")
-    assert judge((claim,), {"deep": rows})["fig2-shadow"].verdict == verdict
-
-
 @pytest.mark.parametrize(("counts", "n"), [
     (lambda row: row["n_layers"] == 2 and row["gamma"] < 0.9, 12),  # less than half
     (lambda row: row["lr"] < 1.2e-4, 0),  # a rate of every seed is missing

@@ -1,20 +1,15 @@
 """Effects of known size, censoring, verdicts, adjustment, and mutated data."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pytest
 from findings import told
 
-from anchor_interp.analysis import statistics
 from anchor_interp.sweeps.effects import Estimate
-from claims import Claim, Judgement, family, holm, judge
-from effects import Difference, Effect, Finding, Mean, Rise, Row, Rows, Trend, equal, two_samples
-
-Tables = dict[str, list[Row]]
+from claims import Claim, Judgement, holm, judge
+from effects import Difference, Effect, Finding, Mean, Rise, Rows, Trend, equal, two_samples
 
 
 def rows(n: int = 40, **columns: Any) -> list[dict[str, Any]]:
@@ -232,46 +227,6 @@ def test_p_values_are_adjusted_for_all_claims_together() -> None:
     judged = judged_all(0.2, real=real, **rest)["real"]
     assert judged.q_value == pytest.approx(0.3)
     assert judged.verdict == "inconclusive"
-
-
-SET_OR_NAMED = (
-    "phase", "gamma", "weight_decay", "n_layers", "lr", "complexity", "task", "normalization",
-    "branch_step", "branch_weight_decay", "at_400", "offsets", "schedule",
-)  # fmt: skip
-"""What is set before training, and the phase: what claims compare numbers by."""
-BY_THEMSELVES = {"c8b-pairs", "c8b-equal", "c4-phases", "n51-merged", "c4-commutes",
-                 "cc-rank", "maps-mixed", "routes-first", "memory-small", "memory-large",
-                 "memory-embedding", "windows-quarter", "modular-constant"}  # fmt: skip
-"""Claims that hold pairs or numbers of one run against each other, gamma against the phase (labels
-both), or a level of one phase, which other phases have as well; or that runs differ little."""
-
-
-@pytest.mark.slow
-def test_permuted_labels_support_nothing(
-    committed: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Labels change places between the runs of a study: no claim that rests on them is left.
-
-    Of three tables more than one would support a claim once in 140 times, if one of twenty
-    does. ``test_phase_claims`` does the same inside strata.
-    """
-    monkeypatch.setattr(statistics, "DRAWN", 999)
-    rest_on_labels = tuple(c for c in family() if c.name not in BY_THEMSELVES)
-    generator, tables_that_support = np.random.default_rng(1), 0
-    for _ in range(3):
-        mutated = {}
-        for name, found in committed.items():
-            order = generator.permutation(len(found))
-            mutated[name] = [
-                row | {key: found[other][key] for key in SET_OR_NAMED if key in row}
-                for row, other in zip(found, order, strict=True)
-            ]
-        tables_that_support += bool(supported(judge(rest_on_labels, mutated)))
-    assert tables_that_support <= 1
-
-
-def supported(judgements: Mapping[str, Judgement]) -> set[str]:
-    return {name for name, found in judgements.items() if found.verdict == "supported"}
 
 
 def test_holm_by_hand() -> None:

@@ -14,7 +14,7 @@ from short import SHORT
 import anchor_interp as ai
 import measures
 import studies
-from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp._util.errors import StoreError
 from anchor_interp.runs.config import override, read_config
 from anchor_interp.runs.measurements import Measure
 from anchor_interp.runs.run import Run
@@ -176,11 +176,6 @@ def test_the_committed_tables_hold_the_runs_of_their_studies() -> None:
             assert {row["status"] for row in data[name]} <= {"done", "diverged"}
 
 
-def test_a_missing_table_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no table of the study decay; run this with --train"):
-        Data(tmp_path).rows("decay")
-
-
 A_ROW = {
     "run_id": "x", "status": "done", "phase": "other", "censored": "True", "seed": "1",
     "task": "neurips", "gamma": "0.5", "weight_decay": "0.1", "n_layers": "2", "steps": "40",
@@ -222,11 +217,6 @@ def test_a_damaged_table_is_refused(tmp_path: Path, text: str, message: str) -> 
         read_study(tmp_path / "decay.csv")
 
 
-def test_a_table_says_which_groups_break_the_rule() -> None:
-    assert task_columns(broken_task({(1, 2): 4, (3, 4): -6}))["broken"] == "12 34"
-    assert task_columns(ai.TASKS["neurips"])["broken"] is None
-
-
 def _logged(losses: Iterator[tuple[int, float]]) -> Any:
     metrics: list[Row] = [{"step": 0}]
     return SimpleNamespace(
@@ -262,5 +252,7 @@ def test_a_broken_task_breaks_both_orders_alike() -> None:
         task = ai.TASKS[f"reasoning-complexity-{level}"]
         assert broken_groups(task) == tuple(pair for pair, _ in BROKEN_GROUPS[:level])
         assert broken_task(dict(BROKEN_GROUPS[:level])) == task
+    assert task_columns(broken_task({(1, 2): 4, (3, 4): -6}))["broken"] == "12 34"
+    assert task_columns(ai.TASKS["neurips"])["broken"] is None
     assert (task.target((4, 3), task.keys) == task.keys - 6).all()
     assert broken_groups(ai.TASKS["neurips"]) == ()  # one order alone

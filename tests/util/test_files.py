@@ -1,7 +1,5 @@
 """Files that a user asks for: written whole, at the place named, never over a run's files."""
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,6 @@ from anchor_interp._util.files import write_output
 from anchor_interp.analysis.findings import gather
 from anchor_interp.pages.report import write_report
 from anchor_interp.runs.run import Run
-from anchor_interp.runs.train import train
 
 
 def test_files_of_a_run_are_not_overwritten(finished_run: Run) -> None:
@@ -62,15 +59,3 @@ def test_names_may_be_as_long_as_the_system_allows(tmp_path: Path) -> None:
     write_output(tmp_path / ("x" * 255), b"x")
     with pytest.raises(StoreError, match="File name too long"):
         write_output(tmp_path / ("x" * 256), b"x")
-
-
-@pytest.mark.parametrize("damage", [shutil.rmtree, lambda p: (p / "weights.safetensors").unlink()])
-def test_a_finished_run_without_its_final_checkpoint_is_refused(
-    tmp_path: Path, finished_run: Run, damage: Callable[[Path], object]
-) -> None:
-    path = tmp_path / "run"
-    shutil.copytree(finished_run.folder.path, path)
-    damage(path / "checkpoints/00000040")
-    for read in (lambda: gather([path]), lambda: train(finished_run.config, path, quiet=True)):
-        with pytest.raises(AnchorInterpError, match=r"result\.json|does not exist"):
-            read()
