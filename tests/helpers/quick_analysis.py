@@ -9,6 +9,7 @@ from anchor_interp.analysis import clusters, fingerprint, probes
 from anchor_interp.analysis.sensitivity import sensitivity
 from anchor_interp.models import embeddings
 from anchor_interp.runs import session
+from anchor_interp.runs.run import evaluate_run
 
 
 def evidence_alone(patch: pytest.MonkeyPatch) -> None:
@@ -32,4 +33,4 @@ def quick_parts(patch: pytest.MonkeyPatch) -> None:
 
 def judged_on_few(patch: pytest.MonkeyPatch) -> None:
     """Runs end judged on 50 sequences a pair; 500 take longer than a short run's training."""
-    patch.setattr(session, "evaluate_run", partial(session.evaluate_run, n=50))
+    patch.setattr(session, "evaluate_run", partial(evaluate_run, n=50))

@@ -88,8 +88,8 @@ def test_answers_on_other_tasks_are_those_of_the_mechanism(
 
 def test_mechanisms_answer_the_neurips_task_differently() -> None:
     """(3, 4) is trained on x - 6, the symmetric answer to (4, 3); the inferential one is x - 10."""
-    task, mechanisms = NEURIPS, ("symmetric", "lookup")
-    phases = {m: classify(evaluate(exact_model(m, task), task, n=20)) for m in mechanisms}
+    task = NEURIPS
+    phases = {m: classify(evaluate(exact_model(m, task), task, n=20)) for m in MECHANISMS}
     assert phases["symmetric"] == "symmetric"
     assert phases["lookup"] == "inferential"  # it has the right entry for every ordered pair
     sequences = draw(task, [(3, 4)], "all", 50, seed=1, stream="exact")

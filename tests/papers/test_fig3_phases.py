@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from findings import told
 
 from claims import judge
 from complexity_control.fig3_phases import CLAIMS, in_range
@@ -33,18 +34,14 @@ def made_up(grid: dict[str, float], random: dict[str, float]) -> dict[str, list[
 def test_the_whole_order_is_what_the_weakest_step_shows() -> None:
     found = judge(CLAIM, made_up(ORDER, ORDER))["c4-phases"]
     assert found.verdict == "supported"
-    assert found.finding is not None
-    assert found.finding.found is not None
-    assert found.finding.found.effect == pytest.approx(0.2, abs=0.03)
+    assert told(found.finding).effect == pytest.approx(0.2, abs=0.03)
     assert {part.verdict for part in found.parts.values()} == {"supported"}
 
 
 def test_one_step_the_other_way_round_in_one_design_is_enough_against_it() -> None:
     back = ORDER | {"inferential": 0.4}
     found = judge(CLAIM, made_up(back, ORDER))["c4-phases"]
-    assert found.finding is not None
-    assert found.finding.found is not None
-    assert found.finding.found.effect == pytest.approx(-0.1, abs=0.03)
+    assert told(found.finding).effect == pytest.approx(-0.1, abs=0.03)
     assert found.verdict != "supported"
     assert found.parts["random settings"].verdict == "supported"
     assert found.parts["grid"].verdict == "reversed"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from findings import told
 
 import anchor_interp
 import measures
@@ -44,9 +45,8 @@ def test_every_claim_can_be_supported_and_reversed() -> None:
         found = judge(CLAIMS, {"language": made_up(gap, steps=enough)})
         assert {name: found[name].verdict for name in NAMES} == dict.fromkeys(NAMES, verdict)
     effect = judge(CLAIMS, {"language": made_up(falling, steps=enough)})["c7-slimpajama"].finding
+    assert told(effect).effect == pytest.approx(0.1, abs=0.02)
     assert effect is not None
-    assert effect.found is not None
-    assert effect.found.effect == pytest.approx(0.1, abs=0.02)
     assert effect.n == (10, 10)
     early = judge(CLAIMS, {"language": made_up(falling)})["c7-slimpajama"]
     assert early.verdict == "not answerable here"  # before the paper's curves cross

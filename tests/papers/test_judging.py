@@ -14,15 +14,9 @@ from effects import Difference, Effect, Finding, Mean, Rise, Rows, Trend, equal,
 
 def rows(n: int = 40, **columns: Any) -> list[dict[str, Any]]:
     """Finished runs of ten seeds with these columns, a function of the index or a constant."""
+    same = {"status": "done", "censored": False, "task": "t", "phase": "other"}
     return [
-        {
-            "run_id": f"{i:04d}",
-            "status": "done",
-            "censored": False,
-            "seed": i % 10,
-            "task": "t",
-            "phase": "other",
-        }
+        {"run_id": f"{i:04d}", "seed": i % 10, **same}
         | {name: f(i) if callable(f) else f for name, f in columns.items()}
         for i in range(n)
     ]

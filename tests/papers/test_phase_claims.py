@@ -137,23 +137,17 @@ def test_every_claim_about_phases_can_be_supported(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("made_up", [True, False])
-def test_phases_permuted_inside_strata_support_nothing(
-    made_up: bool, committed: dict[str, list[Row]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ten tables, or five: each supports a claim with a probability of a twentieth at most.
+def test_phases_permuted_inside_strata_support_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten tables each supports a claim with a probability of a twentieth at most.
 
-    More than three, or two, would do so once in a thousand times. The numbers differ between
-    strata and phases do as well, so labels compared across strata would support claims.
+    More than three would do so once in a thousand times. The numbers differ between strata and
+    phases do as well, so labels compared across strata would support claims.
     """
     monkeypatch.setattr(statistics, "DRAWN", 999)
-    if not (made_up or set(RANDOM) <= set(committed)):
-        pytest.skip("the random settings have no tables yet")
-    rows = random_settings() if made_up else [row for name in RANDOM for row in committed[name]]
+    rows, generator = random_settings(), np.random.default_rng(0)
     compared = tuple(claim for claim in family() if claim.name in COMPARED)
-    generator = np.random.default_rng(0)
     tables_that_support, p_values = 0, []
-    for _ in range(10 if made_up else 5):
+    for _ in range(10):
         mixed = []
         for stratum in STRATA:
             mine = [row for row in rows if (row["task"], row["normalization"]) == stratum]
@@ -161,18 +155,11 @@ def test_phases_permuted_inside_strata_support_nothing(
             mixed += [row | {"phase": str(p)} for row, p in zip(mine, phases, strict=True)]
         found = judge(compared, in_studies(mixed))
         tables_that_support += bool(supported(found) & COMPARED)
-        p_values += [
-            one.finding.found.p
-            for name, one in found.items()
-            if name in COMPARED and one.finding and one.finding.found
-        ]
-    assert tables_that_support <= (3 if made_up else 2)
+        findings = [found[name].finding for name in COMPARED]
+        p_values += [each.found.p for each in findings if each and each.found]
+    assert tables_that_support <= 3
     assert np.mean(np.array(p_values) <= 0.05) < 0.1
-    if not made_up:
-        return
-    across = Difference(
-        "blocks", equal(phase="inferential"), equal(phase=("composite", "symmetric"))
-    )
+    across = Difference("blocks", equal(phase="inferential"), equal(phase=PHASES[1:3]))
     assert told(across.measure(rows)).p < 0.05
 
 
@@ -186,7 +173,6 @@ def test_a_difference_between_strata_is_none_between_phases() -> None:
     pooled = Difference("y", equal(phase="inferential"), equal(phase="symmetric")).measure(rows)
     assert told(pooled).effect > 2
     found = judged_alone(between("inferential", "symmetric"), rows, 1.0)
-    assert found.finding is not None
     assert abs(told(found.finding).effect) < 0.6
     assert found.verdict == "not supported"
 
@@ -241,8 +227,9 @@ def test_settings_that_explain_a_difference_leave_none_at_equal_settings() -> No
     assert (found.verdict, found.at_equal_settings) == ("supported", True)
     assert found.finding is not None
     assert found.finding.adjusted is not None
-    assert found.finding.adjusted.effect == pytest.approx(1, abs=0.25)
-    assert found.finding.adjusted.low < 1 < found.finding.adjusted.high
+    adjusted = found.finding.adjusted
+    assert adjusted.effect == pytest.approx(1, abs=0.25)
+    assert adjusted.low < 1 < adjusted.high
     about_gamma = between("inferential", "composite", "gamma", free=("gamma", "gamma_qk"))
     assert judged_alone(about_gamma, rows, 0.05).at_equal_settings  # gamma is not held
 
@@ -269,15 +256,13 @@ def test_too_few_runs_say_nothing_at_equal_settings() -> None:
     for i, row in enumerate(rows):
         row["phase"] = "inferential" if i < 6 else "symmetric"
     found = judged_alone(between("inferential", "symmetric"), rows)
-    assert found.finding is not None
-    assert found.finding.found is not None
-    assert (found.finding.adjusted, found.at_equal_settings) == (None, None)
+    assert told(found.finding).p <= 1
+    assert found.at_equal_settings is None
 
 
 def test_a_number_that_never_changes_is_no_difference() -> None:
     rows = [row | {"y": 0.1} for row in random_settings()]
     found = judged_alone(between("inferential", "symmetric"), rows)
-    assert found.finding is not None
     assert told(found.finding).p == 1
     assert found.verdict == "not supported"
     assert found.reason == "the interval ends below 0.2, the least that counts"
@@ -302,7 +287,6 @@ def test_ranks_that_are_alike_within_phases_are_supported() -> None:
         ALIKE, ranked(lambda row, e: AT[PHASES.index(row["phase"])] + 0.001 * e), 0
     )
     assert found.verdict == "supported"
-    assert found.finding is not None
     assert told(found.finding).effect == pytest.approx(math.log(HALF_A_STEP), abs=0.001)
     assert judged_alone(ALIKE, ranked(lambda *_: 7.0), 0).verdict == "supported"
 
