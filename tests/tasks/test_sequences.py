@@ -223,7 +223,7 @@ OOD = sample(NEURIPS, "ood", 5, seed=1)
     (lambda: stream_key(-1, "x"), "seed is -1"),
     (lambda: draw(NEURIPS, [(9, 9)], "all", 1, seed=0, stream="x"), r"\(9, 9\) is not made"),
     *((lambda wrong=wrong: OOD.where(pair=wrong), "^pair is ")
-      for wrong in cast(list[Any], [3, "34", (3, 4.5)])),
+      for wrong in (3, "34", (3, 4.5))),
     *((lambda some=some: some.where(pair=[(4, 3), (3, 44)]),
        r"pair \(3,44\) is not among the pairs drawn \(\(4,3\)\)") for some in (OOD, OOD[:0])),
 ])  # fmt: skip
