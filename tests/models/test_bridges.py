@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from own_modules import hooked_weights
 from versions import only_4
 
 import anchor_interp as ai
@@ -172,7 +173,7 @@ def pair_of(kind: str) -> tuple[Any, Any]:
         bridge, weights, d_mlp = bridge.eval(), _weights_of_native(bridge.state_dict()), 64
     else:
         bridge, plain = wrapped("GPT2LMHeadModel")
-        weights, d_mlp = _weights_of_gpt2(plain.state_dict()), 128
+        weights, d_mlp = hooked_weights(plain), 128
     config = ai.ModelConfig(**sizes, d_mlp=d_mlp, act_fn="gelu", normalization="pre", bias=True)
     model = ai.build_model(config, ai.InitConfig(), seed=0, dtype=torch.float64)
     missing = model.load_state_dict(weights, strict=False)
@@ -272,34 +273,6 @@ def test_an_instrument_says_of_a_bridge_what_it_says_of_equal_weights(kind: str,
         given, expected = (np.asarray(INSTRUMENTS[name](each)) for each in (bridge, model))
     np.testing.assert_allclose(given, expected, rtol=0, atol=1e-10)
     assert expected.std() > 0 or expected.ndim == 0
-
-
-def _weights_of_gpt2(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights of transformers' GPT-2 of four heads under HookedTransformer's names."""
-    weights = {name.removeprefix("transformer."): each for name, each in weights.items()}
-    renamed = {
-        "embed.W_E": weights["wte.weight"],
-        "pos_embed.W_pos": weights["wpe.weight"],
-        "unembed.W_U": weights["lm_head.weight"].T,
-        "unembed.b_U": torch.zeros(60),
-        "ln_final.w": weights["ln_f.weight"],
-        "ln_final.b": weights["ln_f.bias"],
-    }
-    for layer in range(2):
-        block, old = f"blocks.{layer}", f"h.{layer}"
-        for new, part in (("w", "weight"), ("b", "bias")):
-            renamed[f"{block}.ln1.{new}"] = weights[f"{old}.ln_1.{part}"]
-            renamed[f"{block}.ln2.{new}"] = weights[f"{old}.ln_2.{part}"]
-        matrix, bias = (weights[f"{old}.attn.c_attn.{part}"] for part in ("weight", "bias"))
-        for each, w, b in zip("QKV", matrix.chunk(3, 1), bias.chunk(3), strict=True):
-            renamed[f"{block}.attn.W_{each}"] = w.reshape(32, 4, 8).transpose(0, 1)
-            renamed[f"{block}.attn.b_{each}"] = b.reshape(4, 8)
-        renamed[f"{block}.attn.W_O"] = weights[f"{old}.attn.c_proj.weight"].reshape(4, 8, 32)
-        renamed[f"{block}.attn.b_O"] = weights[f"{old}.attn.c_proj.bias"]
-        for each, part in (("in", "c_fc"), ("out", "c_proj")):
-            renamed[f"{block}.mlp.W_{each}"] = weights[f"{old}.mlp.{part}.weight"]
-            renamed[f"{block}.mlp.b_{each}"] = weights[f"{old}.mlp.{part}.bias"]
-    return renamed
 
 
 def _weights_of_native(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -109,27 +109,16 @@ def test_groups_of_a_fused_matrix_have_rates_of_their_own() -> None:
     assert_spread(v, 64**-0.5)
 
 
-def merged(weight: torch.Tensor) -> torch.Tensor:
-    """[head, d_model, d_head] -> [d_model, head * d_head]."""
-    return torch.cat(list(weight), 1)
-
-
 @pytest.mark.parametrize("init", [ai.InitConfig(0.7), ai.InitConfig(0.6, gamma_vo=0.9)])
 @pytest.mark.parametrize("tied", [True, False])
 def test_gpt2_gets_the_weights_of_the_same_shape(init: ai.InitConfig, tied: bool) -> None:
     ours, theirs = ai.build_model(GPT2, init, seed=4), own_modules.gpt2(tie_word_embeddings=tied)
     initialize(theirs, init, 4)
-    body = theirs.transformer
-    assert torch.equal(body.wte.weight, ours.W_E)
-    assert torch.equal(body.wpe.weight, ours.W_pos)
-    assert torch.equal(theirs.lm_head.weight, ours.W_E if tied else ours.W_U.mT)
-    for mine, block in zip(ours.blocks, body.h, strict=True):
-        attn = mine.attn
-        qkv = torch.cat([merged(w) for w in (attn.W_Q, attn.W_K, attn.W_V)], 1)
-        assert torch.equal(block.attn.c_attn.weight, qkv)
-        assert torch.equal(block.attn.c_proj.weight, torch.cat(list(attn.W_O)))
-        assert torch.equal(block.mlp.c_fc.weight, mine.mlp.W_in)
-        assert torch.equal(block.mlp.c_proj.weight, mine.mlp.W_out)
+    expected = ours.state_dict() | ({"unembed.W_U": ours.W_E.mT} if tied else {})
+    found = own_modules.hooked_weights(theirs)
+    matrices = [name for name in found if ".W_" in name]
+    assert len(matrices) == 3 + 2 * 6
+    assert all(torch.equal(found[name], expected[name]) for name in matrices)
 
 
 @pytest.mark.parametrize("name", ["inferential", "composite"])
@@ -278,21 +267,9 @@ def perturbed_gpt2() -> Any:
 
 def test_gpt2_is_as_complex_as_the_same_hooked_transformer() -> None:
     theirs, start = perturbed_gpt2(), own_modules.gpt2().double()
-    models = []
-    for module in (theirs, start):
-        ours = ai.build_model(GPT2, ai.InitConfig(), seed=0, dtype=torch.float64)
-        with torch.no_grad():
-            ours.embed.W_E.copy_(module.transformer.wte.weight)
-            ours.pos_embed.W_pos.copy_(module.transformer.wpe.weight)
-            for block_of, block in zip(ours.blocks, module.transformer.h, strict=True):
-                mine: Any = block_of
-                heads = block.attn.c_attn.weight.view(64, 3, 4, 16)  # d_model, qkv, head, d_head
-                for i, kind in enumerate(("W_Q", "W_K", "W_V")):
-                    getattr(mine.attn, kind).copy_(heads[:, i].transpose(0, 1))
-                mine.attn.W_O.copy_(block.attn.c_proj.weight.view(4, 16, 64))
-                mine.mlp.W_in.copy_(block.mlp.c_fc.weight)
-                mine.mlp.W_out.copy_(block.mlp.c_proj.weight)
-        models.append(ours)
+    models = [ai.build_model(GPT2, ai.InitConfig(), seed=0, dtype=torch.float64) for _ in "ab"]
+    for ours, module in zip(models, (theirs, start), strict=True):
+        assert not ours.load_state_dict(own_modules.hooked_weights(module), False).unexpected_keys
     found, expected = ai.complexity(theirs, start), ai.complexity(*models)
     names = {"W_E": "wte", "W_pos": "wpe", "W_Q": "attn.c_attn.q", "W_K": "attn.c_attn.k",
              "W_V": "attn.c_attn.v", "W_O": "attn.c_proj", "W_in": "mlp.c_fc",
