@@ -219,50 +219,34 @@ CLEAN, CORRUPTED = (
 METRIC = ai.logit_difference(CLEAN, CORRUPTED)
 PAIRS = InterchangePairs(CLEAN, CORRUPTED, _GENERATOR.integers(0, 60, 6))
 MIDDLE = ai.Site("resid_mid", 1, "start")
+CONNECTION = ai.Connection(ai.Site("z", 0, "start"), (ai.Site("v", 1, "start"),))
+
+
+def _sites(model: Any) -> Any:
+    return ai.site_grid(model, SITES, positions=CLEAN)
+
+
 INSTRUMENTS: dict[str, Callable[[Any], Any]] = {
-    **{
-        name: _edited(name)
-        for name in ("attn.hook_pattern", "attn.hook_z", "hook_resid_mid", "mlp.hook_post")
-    },
-    "hook_resid_mid before what it reads": _edited(
-        "hook_resid_mid", "hook_resid_pre", "hook_attn_out"
-    ),
-    "patch": lambda model: (
-        ai.patch(
-            model, CLEAN, CORRUPTED, ai.site_grid(model, SITES, positions=CLEAN), METRIC
-        ).values
-    ),
-    "attribution_patch": lambda model: (
-        ai.attribution_patch(
-            model, CLEAN, CORRUPTED, ai.site_grid(model, SITES, positions=CLEAN), METRIC, steps=2
-        ).values
-    ),
-    "path_patch": lambda model: (
-        ai.path_patch(
-            model,
-            CLEAN,
-            CORRUPTED,
-            [ai.Connection(ai.Site("z", 0, "start"), (ai.Site("v", 1, "start"),))],
-            METRIC,
-        ).values
-    ),
-    "edge_attribution": lambda model: (
-        ai.edge_attribution(model, CLEAN, CORRUPTED, METRIC, steps=2).scores
-    ),
+    **{name: _edited(name) for name in
+       ("attn.hook_pattern", "attn.hook_z", "hook_resid_mid", "mlp.hook_post")},
+    "hook_resid_mid before what it reads":
+        _edited("hook_resid_mid", "hook_resid_pre", "hook_attn_out"),
+    "patch": lambda m: ai.patch(m, CLEAN, CORRUPTED, _sites(m), METRIC).values,
+    "attribution_patch":
+        lambda m: ai.attribution_patch(m, CLEAN, CORRUPTED, _sites(m), METRIC, steps=2).values,
+    "path_patch": lambda m: ai.path_patch(m, CLEAN, CORRUPTED, [CONNECTION], METRIC).values,
+    "edge_attribution": lambda m: ai.edge_attribution(m, CLEAN, CORRUPTED, METRIC, steps=2).scores,
     "residual circuit": _residual_circuit,
     "mask": _masked,
-    "attribute_logits": lambda model: ai.attribute_logits(model, CLEAN).logits,
-    "logit_lens": lambda model: logit_lens(model, CLEAN).logits,
-    "interchange": lambda model: ai.interchange(model, PAIRS, MIDDLE).cross_entropy,
-    "learn_subspace": lambda model: (
-        ai.learn_subspace(model, PAIRS, MIDDLE, 2, seed=0, steps=2, quiet=True).basis
-    ),
+    "attribute_logits": lambda m: ai.attribute_logits(m, CLEAN).logits,
+    "logit_lens": lambda m: logit_lens(m, CLEAN).logits,
+    "interchange": lambda m: ai.interchange(m, PAIRS, MIDDLE).cross_entropy,
+    "learn_subspace":
+        lambda m: ai.learn_subspace(m, PAIRS, MIDDLE, 2, seed=0, steps=2, quiet=True).basis,
     "circuit": _pruned,
-    "attention": lambda model: activations(model, CLEAN, ["blocks.1.attn.hook_pattern"]).popitem()[
-        1
-    ],
-    "complexity": lambda model: ai.complexity(model).to_frame()["stable_rank"],
-}
+    "attention": lambda m: activations(m, CLEAN, ["blocks.1.attn.hook_pattern"]).popitem()[1],
+    "complexity": lambda m: ai.complexity(m).to_frame()["stable_rank"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", INSTRUMENTS)

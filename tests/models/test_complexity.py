@@ -212,6 +212,15 @@ def test_products_agree_with_the_multiplied_matrices() -> None:
         assert one.at_init.stable_rank == pytest.approx(stable_rank(before))
         assert one.distance == pytest.approx(float((product - before).norm() / before.norm()))
         assert one.condensation is None
+    norms = torch.stack([(b.attn.W_V @ b.attn.W_O).norm(dim=(1, 2)) for b in now.blocks]).detach()
+    for name in ("QK", "OV"):
+        ranks = [e.stable_rank for e in found.heads if e.name == name]
+        mean = np.average(ranks, weights=norms.flatten() ** 2)
+        assert found.effective[name] == pytest.approx(mean)
+    largest = norms / norms.max()
+    assert found.head_norms == pytest.approx(
+        {(layer, head): float(largest[layer, head]) for layer in (0, 1) for head in range(3)}
+    )
 
 
 def test_distance_from_the_start() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anchor_interp._util.errors import ConfigError
 from anchor_interp.realistic import prontoqa
 from anchor_interp.realistic.prontoqa import TASKS, Prontoqa
 from anchor_interp.runs.presets import preset
@@ -240,3 +241,8 @@ def test_aspects_are_those_of_the_text(task: Prontoqa) -> None:
     }
     counts = [sum(denied(text.query) for text in found), sum(t.judgement == "True" for t in found)]
     assert all(200 < count < 300 for count in counts)
+
+
+def test_least_hops_are_at_most_the_hops() -> None:
+    with pytest.raises(ConfigError, match=r"task.least_hops is 4; expected at most 3"):
+        Prontoqa(least_hops=4)
