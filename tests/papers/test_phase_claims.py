@@ -45,31 +45,23 @@ AS_CLAIMED = {
     "by_cell": (0.5, 0.8, 0.8, 0.8), "borrowed_near": (0, 0.3, 0.3, 0.3),
 }  # fmt: skip
 BY_PHASE = {claim.name for claim in family() if set(claim.effect.runs) & set(RANDOM)}
-# What these made-up runs have no number or too few runs for, and what they do not show.
-OPEN = {
-    "c4-id",
-    "cc-rank",
-    "c4-gamma",
-    "c4-decay",
-    "cc-decay",
-    "c4-commutativity",
-    "n53-condensation-phase",
-}  # the last: no symmetric run has a gamma below 0.5
-
+# What these made-up runs have no number or too few runs for, and the last one, for which they lack
+# symmetric runs of a gamma below 0.5.
+OPEN = {"c4-id", "cc-rank", "c4-gamma", "c4-decay", "cc-decay", "c4-commutativity",
+        "n53-condensation-phase"}  # fmt: skip
 COMPARED = {claim.name for claim in family() if claim.name in BY_PHASE
             and isinstance(claim.effect, Difference)}  # fmt: skip
 
 
-def random_settings(n: int = 60, seed: int = 0, *, scale: float = 1.0) -> list[Row]:
+def random_settings(n: int = 60, seed: int = 0) -> list[Row]:
     """``n`` runs in each stratum. Phases lie along gamma, at other gammas in each stratum; numbers
-    depend on the stratum, and ``scale`` times on the phase."""
+    depend on the stratum and on the phase."""
     generator, rows = np.random.default_rng(seed), []
     for place, (task, layout) in enumerate(STRATA):
         for i in range(n):
             gamma = generator.uniform(0.2, 1.0)
-            reached = int(
-                np.clip(5 * (gamma + generator.normal(0, 0.1) - 0.2 - 0.02 * place), 0, 3)
-            )
+            drawn = 5 * (gamma + generator.normal(0, 0.1) - 0.2 - 0.02 * place)
+            reached = int(np.clip(drawn, 0, 3))
             row: Row = {
                 "run_id": f"{task}-{layout}-{i:03d}", "status": "done", "censored": False,
                 "seed": 10_000 * place + i, "task": task, "normalization": layout,
@@ -82,22 +74,18 @@ def random_settings(n: int = 60, seed: int = 0, *, scale: float = 1.0) -> list[R
                 "stable_rank_at_init": 40.0, "id_accuracy": 1.0, "ood_accuracy": 0.5,
                 "complexity": 0,
             }  # fmt: skip
-            share = (1, 0.5, 0.45, 0.1)[reached] ** scale if scale else math.exp(generator.normal())
+            share = (1, 0.5, 0.45, 0.1)[reached]
             row["stable_rank"] = 40.0 * share * math.exp(generator.normal(0, 0.1))
             for name, means in AS_CLAIMED.items():
                 level = 0.5 * np.ptp(means) * place
                 noise = generator.normal(0, 0.15 * np.ptp(means))
-                row[name] = float(level + scale * means[reached] + noise)
+                row[name] = float(level + means[reached] + noise)
             rows.append(row)
     return rows
 
 
 def in_studies(rows: Rows) -> dict[str, Rows]:
     return {**{name: rows[i :: len(RANDOM)] for i, name in enumerate(RANDOM)}, "decay": []}
-
-
-def judged(rows: Rows) -> dict[str, Judgement]:
-    return judge(family(), in_studies(rows))
 
 
 def supported(judgements: dict[str, Judgement]) -> set[str]:
@@ -109,16 +97,9 @@ def judged_alone(effect: Effect, rows: Rows, minimum: float = 0.2) -> Judgement:
     return judge((claim,), {"settings": rows})["claim"]
 
 
-def between(more: str, less: str, number: Any = "y", **more_fields: Any) -> Difference:
-    within = ("task", "normalization")
-    return Difference(
-        number,
-        equal(phase=more),
-        equal(phase=less),
-        within=within,
-        runs=("settings",),
-        **more_fields,
-    )
+def between(more: str, less: str, number: Any = "y", **fields: Any) -> Difference:
+    kinds = equal(phase=more), equal(phase=less)
+    return Difference(number, *kinds, within=STRATUM, runs=("settings",), **fields)
 
 
 def with_number(rows: Rows, number: Callable[[Row, float], float], seed: int = 1) -> list[Row]:
@@ -129,7 +110,7 @@ def with_number(rows: Rows, number: Callable[[Row, float], float], seed: int = 1
 
 def test_every_claim_about_phases_can_be_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "DRAWN", 999)
-    found = judged(random_settings(150))
+    found = judge(family(), in_studies(random_settings(150)))
     assert len(BY_PHASE) == 31
     assert BY_PHASE - supported(found) <= OPEN
     for name in BY_PHASE:
