@@ -296,7 +296,7 @@ def test_zero_matrices_and_single_neurons_have_no_numbers() -> None:
         assert (one.stable_rank, one.effective_rank, one.distance) == (None, None, None)
 
 
-@pytest.mark.parametrize("layout", ["", "-pre"])
+@pytest.mark.parametrize("layout", ["", pytest.param("-pre", marks=pytest.mark.slow)])
 def test_exact_models_have_the_ranks_of_their_wiring(layout: str) -> None:
     """W_V has one rank per feature that the head carries; QK has one per reason to look."""
     symmetric = complexity(load(f"exact/symmetric{layout}").model)

@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 
 import anchor_interp as ai
-from anchor_interp._util.errors import ConfigError
-from anchor_interp.runs.run import Run
-from anchor_interp.tasks.sequences import sample
 from learning_order import LearningCurves, broken_pairs, detection, lateness, learning_curves
 
 
@@ -31,12 +28,14 @@ def test_lateness_counts_from_the_last_time_a_pair_is_learned() -> None:
     assert list(found[1:]) == [math.inf, math.inf]
 
 
-def test_curves_of_a_run_are_the_accuracies_of_its_checkpoints(finished_run: Run) -> None:
+def test_curves_of_a_run_are_the_accuracies_of_its_checkpoints(finished_run: ai.Run) -> None:
     found = learning_curves(finished_run)
     assert list(found.steps) == finished_run.steps
     task, train = finished_run.config.anchor_task, finished_run.config.train
     assert set(found.pairs) == set(task.seen)
-    drawn = sample(task, "train", train.n_sequences, seed=finished_run.config.seed)  # all measured
+    drawn = ai.sample(
+        task, "train", train.n_sequences, seed=finished_run.config.seed
+    )  # all measured
     sizes = [int((drawn.pair == task.pairs.index(pair)).sum()) for pair in found.pairs]
     whole = np.average(found.accuracy[-1], weights=sizes)
     assert whole == pytest.approx(finished_run.evaluation.train_accuracy)
@@ -56,7 +55,7 @@ def test_detection_scores_neighbours_apart() -> None:
 
 @pytest.mark.parametrize(("broken", "n"), [([(3, 4)], 0), ([(1, 1), (1, 2)], 2)])
 def test_detection_needs_broken_and_innocent_groups(broken: list[tuple[int, int]], n: int) -> None:
-    with pytest.raises(ConfigError, match=f"{n} of 2 groups are broken"):
+    with pytest.raises(ai.ConfigError, match=f"{n} of 2 groups are broken"):
         detection(np.zeros(2), [(1, 1), (1, 2)], broken)
 
 

@@ -17,7 +17,6 @@ import studies
 from anchor_interp._util.errors import StoreError
 from anchor_interp.runs.config import override, read_config
 from anchor_interp.runs.measurements import Measure
-from anchor_interp.runs.run import Run
 from anchor_interp.sweeps.spec import Grid
 from anchor_interp.tasks.anchor import BROKEN_GROUPS
 from complexity_control.fig8_order import broken_task
@@ -44,7 +43,7 @@ MICRO: Mapping[str, Study] = {
 """Two studies of runs that last a moment and share one."""
 
 
-def failing(run: Run) -> None:
+def failing(run: ai.Run) -> None:
     raise ValueError(f"cannot measure step {run.step}")
 
 
