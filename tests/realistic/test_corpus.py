@@ -3,7 +3,6 @@
 import copy
 import json
 import os
-import pwd
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -356,22 +355,6 @@ def test_a_complete_corpus_need_not_be_writable(
     (folder / "new.py").write_text("x = 1\n" * 50)
     with pytest.raises(StoreError, match=r"read-only; make it .* another folder in XDG_CACHE_HOME"):
         tokens_of(corpus)
-
-
-def test_a_user_without_a_home_directory_is_told_what_to_set(
-    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def nobody(number: int) -> None:
-        raise KeyError(f"getpwuid(): uid not found: {number}")
-
-    corpus = Corpus(source=f"folder:{folder}", length=16)
-    monkeypatch.setattr(pwd, "getpwuid", nobody)
-    monkeypatch.delenv("HOME", raising=False)
-    assert corpus.splits  # XDG_CACHE_HOME names the cache
-    assert list(cache.glob("*/corpus.json"))
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    with pytest.raises(StoreError, match="set HOME, or set XDG_CACHE_HOME to a folder"):
-        assert corpus.splits
 
 
 def test_docstrings_go_whole_whatever_the_line_ends() -> None:
