@@ -8,6 +8,8 @@ import pytest
 
 from anchor_interp._util.errors import ConfigError
 from claims import Judgement, archived, family, judge_all
+from evidence import verdict
+from evidence.verdict_score import Disagreement, RuleScore, VerdictScore
 from ledger import EVIDENCE, PAGES, ROOT, Pages
 from studies import Data
 
@@ -48,7 +50,16 @@ def test_the_committed_verdicts_follow_from_the_committed_tables(
         compare(name, one, kept[name])
 
 
-def test_the_pages_have_the_tables_numbers(pages: Pages) -> None:
+@pytest.mark.parametrize("anew", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_pages_have_the_tables_numbers(
+    pages: Pages, anew: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``anew``: with the verdict's score from the tables, not as it is committed."""
+    kept = json.loads((ROOT / "docs/evidence/verdict.json").read_text(encoding="utf-8"))
+    kept["rules"] = [RuleScore(**rule) for rule in kept["rules"]]
+    kept["disagreements"] = [Disagreement(**one) for one in kept["disagreements"]]
+    if not anew:
+        monkeypatch.setattr(verdict, "_score", lambda _: VerdictScore(**kept))
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
         assert pages.filled(text) == text, f"{path.name}: run python experiments/ledger.py"
