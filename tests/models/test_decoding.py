@@ -84,10 +84,7 @@ def test_hooks_act_on_decoding() -> None:
     model = model_of("pre")
     expected = generate(model, PROMPTS, end=END, most=6)
 
-    def silence(value: torch.Tensor, hook: Any) -> torch.Tensor:
-        return torch.zeros_like(value)
-
-    with model.hooks([("blocks.0.hook_attn_out", silence)]):
+    with model.hooks([("blocks.0.hook_attn_out", lambda value, **_: torch.zeros_like(value))]):
         assert generate(model, PROMPTS, end=END, most=6) != expected
         assert by_hand(model, PROMPTS[2], 6) == generate(model, PROMPTS, end=END, most=6)[2]
     assert generate(model, PROMPTS, end=END, most=6) == expected

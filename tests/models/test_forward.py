@@ -115,13 +115,9 @@ def test_logits_that_are_not_finite_are_refused() -> None:
     model = build_model(ModelConfig(d_vocab=9, n_ctx=4), InitConfig(), seed=0)
     tokens = torch.tensor([[1, 2, 3, 4]])
 
-    def nothing(wrote: Tensor, hook: Any) -> Tensor:
-        del hook
-        return wrote * torch.nan
-
     assert last_logits(model, tokens).isfinite().all()
     with (
-        model.hooks([("blocks.0.hook_mlp_out", nothing)]),
+        model.hooks([("blocks.0.hook_mlp_out", lambda wrote, **_: wrote * torch.nan)]),
         pytest.raises(ConfigError, match="the model's logits are not finite"),
     ):
         last_logits(model, tokens)
