@@ -78,6 +78,7 @@ def test_an_answer_may_fill_the_context_whatever_prompts_are_beside_it(
     assert sum(len(prompt) + len(found) == 17 for prompt, found in pairs) > 1
     for prompt, found in pairs:
         assert generate(model, [prompt], end=END) == [found]
+    assert generate(model, [], end=END) == []
 
 
 def test_hooks_act_on_decoding() -> None:
@@ -88,10 +89,6 @@ def test_hooks_act_on_decoding() -> None:
         assert generate(model, PROMPTS, end=END, most=6) != expected
         assert by_hand(model, PROMPTS[2], 6) == generate(model, PROMPTS, end=END, most=6)[2]
     assert generate(model, PROMPTS, end=END, most=6) == expected
-
-
-def test_nothing_to_answer() -> None:
-    assert generate(model_of("pre"), [], end=END, most=3) == []
 
 
 @pytest.mark.parametrize(

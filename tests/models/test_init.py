@@ -79,7 +79,7 @@ def test_paper_scheme_starts_biases_at_zero_and_layernorm_at_identity() -> None:
             assert (parameter == 0).all()
 
 
-def test_matrices_follow_their_own_rates() -> None:
+def test_matrices_follow_their_own_rates_and_the_given_input_width() -> None:
     init = InitConfig(0.5, gamma_embed=0.3, gamma_qk=0.7, gamma_vo=0.9, gamma_mlp=1.1)
     rates = {
         "embed.W_E": 0.3,
@@ -94,9 +94,6 @@ def test_matrices_follow_their_own_rates() -> None:
     }
     for name, rate in rates.items():
         assert gamma_std(name, SHAPE, init) == pytest.approx(d_in(name) ** -rate)
-
-
-def test_the_input_width_of_embeddings_can_be_the_vocabulary() -> None:
     init = InitConfig(0.5, embed_d_in="d_vocab")
     assert gamma_std("embed.W_E", SHAPE, init) == pytest.approx(201**-0.5)
     assert gamma_std("pos_embed.W_pos", SHAPE, init) == pytest.approx(20**-0.5)

@@ -20,9 +20,7 @@ def curves(*accuracies: list[float]) -> LearningCurves:
 def test_lateness_lies_between_checkpoints() -> None:
     found = lateness(curves([0, 0.2, 1, 1], [0, 0.6, 0.6, 0.6], [0.7, 0.9, 1, 1]))
     assert found == pytest.approx([15, 10, 0])
-
-
-def test_lateness_counts_from_the_last_time_a_pair_is_learned() -> None:
+    # from the last time that a pair is learned
     found = lateness(curves([0, 0.8, 0.4, 0.8], [0, 0.8, 0.8, 0.4], [0, 0, 0, 0]))
     assert found[0] == pytest.approx(25)
     assert list(found[1:]) == [math.inf, math.inf]

@@ -80,12 +80,9 @@ def test_counts_leave_out_what_can_hardly_fail(pages: Pages) -> None:
     assert sum(map(int, re.findall(r"\*\*(\d+)\*\*", papers))) == counted
 
 
-def test_an_archived_claim_keeps_its_last_result(pages: Pages) -> None:
+def test_an_archived_claim_keeps_its_last_result_and_an_unknown_part_is_named(pages: Pages) -> None:
     row = next(row for row in archived() if row["claim"] == "fig2-gives-way")
     assert pages.verdict("fig2-gives-way") == row["verdict"] == "withdrawn"
     assert pages.claim("fig2-gives-way").startswith("withdrawn, +0.28 [")
-
-
-def test_an_unknown_part_is_named(pages: Pages) -> None:
     with pytest.raises(ConfigError, match="the claim n52-values has no part 'post'"):
         pages.part("n52-values post")
