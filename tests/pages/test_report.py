@@ -27,6 +27,7 @@ from anchor_interp.pages.report_words import differences, measures, sentence
 from anchor_interp.runs.config import override
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run, load
+from anchor_interp.runs.train import train
 from anchor_interp.sweeps.along import along
 from concepts import PRESETS
 
@@ -264,6 +265,20 @@ def test_runs_of_one_name_are_named_by_their_paths(finished_run: Run, tmp_path: 
     for path in paths:
         shutil.copytree(finished_run.folder.path, path)
     assert [entry.name for entry in gather(paths)] == list(map(str, paths))
+
+
+def test_a_run_that_lost_its_final_checkpoint_is_refused_unless_it_is_unfinished(
+    tmp_path: Path, finished_run: Run
+) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(finished_run.folder.path, path)
+    shutil.rmtree(path / "checkpoints" / "00000040")
+    for read in (lambda: gather([path]), lambda: train(finished_run.config, path, quiet=True)):
+        with pytest.raises(StoreError, match=r"remove result\.json"):
+            read()
+    (path / "result.json").unlink()
+    (entry,) = gather([path])
+    assert (entry.done, entry.step, entry.evaluation.steps) == (False, 30, 30)
 
 
 def test_a_failure_keeps_the_earlier_report(
