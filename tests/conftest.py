@@ -98,3 +98,11 @@ def evidence_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     import quick_analysis
 
     quick_analysis.evidence_alone(monkeypatch)
+
+
+@pytest.fixture
+def judged_on_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """See :func:`quick_analysis.judged_on_few`."""
+    import quick_analysis
+
+    quick_analysis.judged_on_few(monkeypatch)

@@ -20,6 +20,33 @@ def gpt2(**changes: Any) -> Any:
     return seeded(lambda: GPT2LMHeadModel(GPT2Config(**sizes, **ends, **changes)))
 
 
+def hooked_weights(model: Any) -> dict[str, torch.Tensor]:
+    """The weights of a GPT-2 of four heads under HookedTransformer's names."""
+    weights = {name.removeprefix("transformer."): each for name, each in model.state_dict().items()}
+    renamed = {
+        "embed.W_E": weights["wte.weight"], "pos_embed.W_pos": weights["wpe.weight"],
+        "unembed.W_U": weights["lm_head.weight"].T,
+        "unembed.b_U": torch.zeros(len(weights["lm_head.weight"])),
+        "ln_final.w": weights["ln_f.weight"], "ln_final.b": weights["ln_f.bias"],
+    }  # fmt: skip
+    for layer in range(2):
+        block, old = f"blocks.{layer}", f"h.{layer}"
+        for new, part in (("w", "weight"), ("b", "bias")):
+            renamed[f"{block}.ln1.{new}"] = weights[f"{old}.ln_1.{part}"]
+            renamed[f"{block}.ln2.{new}"] = weights[f"{old}.ln_2.{part}"]
+        matrix, bias = (weights[f"{old}.attn.c_attn.{part}"] for part in ("weight", "bias"))
+        for each, w, b in zip("QKV", matrix.chunk(3, 1), bias.chunk(3), strict=True):
+            renamed[f"{block}.attn.W_{each}"] = w.reshape(len(w), 4, -1).transpose(0, 1)
+            renamed[f"{block}.attn.b_{each}"] = b.reshape(4, -1)
+        out = weights[f"{old}.attn.c_proj.weight"]
+        renamed[f"{block}.attn.W_O"] = out.reshape(4, -1, out.shape[1])
+        renamed[f"{block}.attn.b_O"] = weights[f"{old}.attn.c_proj.bias"]
+        for each, part in (("in", "c_fc"), ("out", "c_proj")):
+            renamed[f"{block}.mlp.W_{each}"] = weights[f"{old}.mlp.{part}.weight"]
+            renamed[f"{block}.mlp.b_{each}"] = weights[f"{old}.mlp.{part}.bias"]
+    return renamed
+
+
 def llama(**changes: Any) -> Any:
     """Two layers of width 64, with grouped keys and values."""
     from transformers import LlamaConfig, LlamaForCausalLM

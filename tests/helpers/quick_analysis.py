@@ -1,5 +1,6 @@
-"""Fingerprints and analyses of what a test asks alone."""
+"""Fingerprints, analyses and evaluations of what a test asks alone."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from anchor_interp.analysis import clusters, fingerprint, probes
 from anchor_interp.analysis.sensitivity import sensitivity
 from anchor_interp.models import embeddings
+from anchor_interp.runs import session
+from anchor_interp.runs.run import evaluate_run
 
 
 def evidence_alone(patch: pytest.MonkeyPatch) -> None:
@@ -26,3 +29,8 @@ def quick_parts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(embeddings, "PERMUTATIONS", 50)
     patch.setattr(probes, "MOST", 40)
     evidence_alone(patch)
+
+
+def judged_on_few(patch: pytest.MonkeyPatch) -> None:
+    """Runs end judged on 50 sequences a pair; 500 take longer than a short run's training."""
+    patch.setattr(session, "evaluate_run", partial(evaluate_run, n=50))

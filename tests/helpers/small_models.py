@@ -43,11 +43,7 @@ def exact_answers(mechanism: Mechanism, task: AnchorTask, sequences: Sequences) 
 
 
 def random_model(
-    normalization: Normalization = "post",
-    *,
-    n_layers: int = 3,
-    n_heads: int = 2,
-    seed: int = 0,
+    normalization: Normalization = "post", *, n_layers: int = 3, n_heads: int = 2, seed: int = 0
 ) -> HookedTransformer:
     """A narrow random model in float64; each of its edges has a small effect."""
     shape = ModelConfig(

@@ -49,8 +49,7 @@ def cut(tokens: tuple[int, ...], most: int, end: int) -> tuple[int, ...]:
     return found[: found.index(end) + 1] if end in found else found
 
 
-@pytest.mark.parametrize("normalization", ["pre", "post"])
-@pytest.mark.parametrize("n_layers", [1, 3])
+@pytest.mark.parametrize(("normalization", "n_layers"), [("pre", 3), ("post", 3), ("post", 1)])
 @pytest.mark.parametrize("cached", [True, False])
 def test_answers_are_those_of_one_sequence_at_a_time(
     normalization: Normalization, n_layers: int, cached: bool, monkeypatch: pytest.MonkeyPatch
@@ -58,7 +57,7 @@ def test_answers_are_those_of_one_sequence_at_a_time(
     monkeypatch.setattr(forward, "takes_fast_path", lambda _model: cached)
     model = model_of(normalization, n_layers)
     lengths = set()
-    for most, end in ((1, END), (4, END), *((11, end) for end in (0, 3, 6, 9))):
+    for most, end in ((1, END), (4, END), (11, 0), (11, 6)):
         expected = [cut(whole, most, end) for whole in continued(normalization, n_layers)]
         assert generate(model, PROMPTS, end=end, most=most) == expected
         lengths.add(tuple(map(len, expected)))
@@ -66,37 +65,30 @@ def test_answers_are_those_of_one_sequence_at_a_time(
     assert any(len(set(found)) > 1 for found in lengths)  # some ended, and the others went on
 
 
-@pytest.mark.parametrize("normalization", ["pre", "post"])
 @pytest.mark.parametrize("cached", [True, False])
 def test_an_answer_may_fill_the_context_whatever_prompts_are_beside_it(
-    normalization: Normalization, cached: bool, monkeypatch: pytest.MonkeyPatch
+    cached: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forward, "takes_fast_path", lambda _model: cached)
-    model = model_of(normalization)
-    prompts = [*PROMPTS, (2,) * 16]  # the last one has room for a single token
+    model = model_of("pre")
+    prompts = [PROMPTS[2], PROMPTS[3], (2,) * 16]  # the last one has room for a single token
     expected = [by_hand(model, prompt, 17 - len(prompt)) for prompt in prompts]
     assert generate(model, prompts, end=END) == expected
     pairs = [*zip(prompts, expected, strict=True)]
     assert sum(len(prompt) + len(found) == 17 for prompt, found in pairs) > 1
     for prompt, found in pairs:
         assert generate(model, [prompt], end=END) == [found]
+    assert generate(model, [], end=END) == []
 
 
 def test_hooks_act_on_decoding() -> None:
     model = model_of("pre")
     expected = generate(model, PROMPTS, end=END, most=6)
 
-    def silence(value: torch.Tensor, hook: Any) -> torch.Tensor:
-        return torch.zeros_like(value)
-
-    with model.hooks([("blocks.0.hook_attn_out", silence)]):
+    with model.hooks([("blocks.0.hook_attn_out", lambda value, **_: torch.zeros_like(value))]):
         assert generate(model, PROMPTS, end=END, most=6) != expected
         assert by_hand(model, PROMPTS[2], 6) == generate(model, PROMPTS, end=END, most=6)[2]
     assert generate(model, PROMPTS, end=END, most=6) == expected
-
-
-def test_nothing_to_answer() -> None:
-    assert generate(model_of("pre"), [], end=END, most=3) == []
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,7 @@ import torch
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
-from anchor_interp.models.embeddings import (
-    arithmetic_steps,
-    embedding_structure,
-    key_embeddings,
-)
+from anchor_interp.models.embeddings import arithmetic_steps, embedding_structure, key_embeddings
 from anchor_interp.runs.run import load
 from anchor_interp.tasks.anchor import TASKS
 
@@ -167,8 +163,5 @@ def test_invalid_embeddings_are_refused() -> None:
     longer = dataclasses.replace(task, key_max=203)
     with pytest.raises(ConfigError, match="embeds 201 tokens; the task has keys up to 203"):
         key_embeddings(model, longer)
-
-
-def test_an_embedding_at_the_start_has_the_same_shape() -> None:
     with pytest.raises(ConfigError, match=r"shape \(79, 32\); expected \(80, 32\)"):
         embedding_structure(noise(0), noise(0)[:79])

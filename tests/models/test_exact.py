@@ -1,5 +1,6 @@
 """Exact models answer every input correctly, each by its own mechanism."""
 
+from dataclasses import replace
 from typing import Any
 
 import jaxtyping
@@ -15,18 +16,16 @@ from anchor_interp.behaviour.evaluation import evaluate, predict
 from anchor_interp.behaviour.phase import classify
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.masks import mask_edges
-from anchor_interp.models.exact import (
-    MECHANISMS,
-    NAMES,
-    Mechanism,
-    exact_model,
-)
+from anchor_interp.models.exact import MECHANISMS, NAMES, Mechanism, exact_model
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.shapes import Normalization
 from anchor_interp.models.transformer import token_rows
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.functions import Affine, Anchor, Table
 from anchor_interp.tasks.sequences import draw
+
+NEURIPS = replace(TASKS["neurips"], key_max=31)
+"""With few keys."""
 
 
 def every_input(task: AnchorTask) -> np.ndarray:
@@ -65,7 +64,7 @@ def test_answers_to_every_input_of_the_papers_task_are_correct(
 @pytest.mark.parametrize(
     "task",
     [
-        TASKS["neurips"],
+        NEURIPS,
         TASKS["non-commuting"],
         AnchorTask(
             anchors=(
@@ -89,7 +88,7 @@ def test_answers_on_other_tasks_are_those_of_the_mechanism(
 
 def test_mechanisms_answer_the_neurips_task_differently() -> None:
     """(3, 4) is trained on x - 6, the symmetric answer to (4, 3); the inferential one is x - 10."""
-    task = TASKS["neurips"]
+    task = NEURIPS
     phases = {m: classify(evaluate(exact_model(m, task), task, n=20)) for m in MECHANISMS}
     assert phases["symmetric"] == "symmetric"
     assert phases["lookup"] == "inferential"  # it has the right entry for every ordered pair

@@ -13,7 +13,7 @@ from torch import nn
 
 import anchor_interp as ai
 from anchor_interp.models.init import initialize
-from anchor_interp.models.parameters import decay_groups, parameters
+from anchor_interp.models.parameters import decay_groups
 
 VO: dict[str, Any] = {"gamma": ai.InitConfig(0.8, gamma_vo=0.4)}
 
@@ -348,14 +348,6 @@ def test_tensors_of_inference_are_set() -> None:
         module = nn.Linear(4, 4)
     initialize(module)
     assert not module.bias.any()
-
-
-PLACES = {"attn.q_proj.base_layer": "qk", "attn.v_proj._orig_mod": "vo", "fc3": "mlp"}
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_places_of_wrapped_matrices(place: str) -> None:
-    assert parameters(tree(place))[0][0].group == PLACES[place]
 
 
 def test_a_tensor_in_shards_is_refused_by_name(tmp_path: Any) -> None:

@@ -14,12 +14,7 @@ from small_models import LAYOUTS
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.models.init import gamma_std
 from anchor_interp.models.networks import build_network
-from anchor_interp.models.shapes import (
-    MODELS,
-    InitConfig,
-    ModelConfig,
-    Normalization,
-)
+from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from concepts import UNetConfig
 
@@ -64,13 +59,6 @@ def test_every_matrix_has_the_papers_spread(gamma: float, normalization: Normali
         assert_std(weight.detach(), d_in(name) ** -gamma)
 
 
-def test_spreads_of_the_papers_shape() -> None:
-    shape = MODELS["paper-1head"]
-    for name, weight in weight_matrices(build_model(shape, InitConfig(0.8), seed=0)).items():
-        width = {"attn.W_O": 200, "mlp.W_out": 1200}.get(name.split(".", 2)[-1], 400)
-        assert_std(weight.detach(), width**-0.8)
-
-
 def test_spreads_of_the_released_scheme() -> None:
     init = InitConfig(0.6, scheme="released")
     model = build_model(SHAPE, init, seed=1)
@@ -91,7 +79,7 @@ def test_paper_scheme_starts_biases_at_zero_and_layernorm_at_identity() -> None:
             assert (parameter == 0).all()
 
 
-def test_matrices_follow_their_own_rates() -> None:
+def test_matrices_follow_their_own_rates_and_the_given_input_width() -> None:
     init = InitConfig(0.5, gamma_embed=0.3, gamma_qk=0.7, gamma_vo=0.9, gamma_mlp=1.1)
     rates = {
         "embed.W_E": 0.3,
@@ -106,9 +94,6 @@ def test_matrices_follow_their_own_rates() -> None:
     }
     for name, rate in rates.items():
         assert gamma_std(name, SHAPE, init) == pytest.approx(d_in(name) ** -rate)
-
-
-def test_the_input_width_of_embeddings_can_be_the_vocabulary() -> None:
     init = InitConfig(0.5, embed_d_in="d_vocab")
     assert gamma_std("embed.W_E", SHAPE, init) == pytest.approx(201**-0.5)
     assert gamma_std("pos_embed.W_pos", SHAPE, init) == pytest.approx(20**-0.5)

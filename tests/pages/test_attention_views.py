@@ -87,6 +87,8 @@ def test_views_show_patterns_layer_by_layer(known: AttentionPatterns) -> None:
     assert [view["attention"] for view in props(attention_views(known, layers=[1]))] == [
         view["attention"] for view in shown[1::2]
     ]
+    with pytest.raises(ConfigError, match="layer is 2; expected at most 1"):
+        attention_views(known, layers=[0, 2])
 
 
 def test_an_output_has_one_script_and_new_ids(known: AttentionPatterns) -> None:
@@ -112,11 +114,6 @@ def test_bad_sequences_words_and_roles_are_refused(given: dict[str, Any], said: 
     tokens = given.pop("sequences", np.zeros((1, 9), np.int64))
     with pytest.raises(ConfigError, match=said):
         attention_patterns(exact_model("symmetric", TASK), tokens, **given)
-
-
-def test_an_unknown_layer_is_refused(known: AttentionPatterns) -> None:
-    with pytest.raises(ConfigError, match="layer is 2; expected at most 1"):
-        attention_views(known, layers=[0, 2])
 
 
 def test_a_browser_draws_every_view(

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from matplotlib import rc_context
 from watched_page import Watched
 
 from anchor_interp._util.errors import StoreError
@@ -22,13 +21,12 @@ from anchor_interp.behaviour.phase import Decision, Phase
 from anchor_interp.cli.main import main
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.pages import report, style
-from anchor_interp.pages.attention_views import View, example_views
 from anchor_interp.pages.pictures import of_run
 from anchor_interp.pages.report import render, write_report
 from anchor_interp.pages.report_words import differences, measures, sentence
-from anchor_interp.runs.config import RunConfig, override
+from anchor_interp.runs.config import override
 from anchor_interp.runs.presets import preset
-from anchor_interp.runs.run import Run
+from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.train import train
 from anchor_interp.sweeps.along import along
 from concepts import PRESETS
@@ -100,8 +98,15 @@ def test_the_page_shows_every_measurement(page: Path, found: Findings) -> None:
     assert "x → x + 5" in text
     assert "not done: step 20 of 40" in text
     for measure in measures(found.evaluation):
-        shown = "\N{EN DASH}" if measure.value is None else f"{measure.value:.2f}"
-        assert f"{measure.name} {shown} {measure.threshold:.2f} " in text
+        shown, told = "\N{EN DASH}", "not defined"
+        if measure.value is not None:
+            shown = f"{measure.value:.2f}"
+            told = "reached" if measure.value >= measure.threshold else "below"
+        assert f"{measure.name} {shown} {measure.threshold:.2f} {told} " in text
+    rows = re.findall(r'<tr( class="unasked")?>\s*<th scope="row">([^<]+)', page.read_text("utf-8"))
+    grey = {name for greyed, name in rows if greyed}
+    assert grey == {measure.name for measure in measures(found.evaluation) if not measure.asked}
+    assert 0 < len(grey) < len(measures(found.evaluation))
     for now, initial in zip(
         found.complexity.matrices, found.complexity_at_init.matrices, strict=True
     ):
@@ -111,21 +116,6 @@ def test_the_page_shows_every_measurement(page: Path, found: Findings) -> None:
         assert f"{now.name}{layer} {initial.stable_rank:.1f} {now.stable_rank:.1f}" in text
     for example in found.attention:
         assert re.search(rf"answer {example.answer}\b", text)
-
-
-def test_every_measurement_is_reached_or_below_its_threshold(page: Path, found: Findings) -> None:
-    verdicts = {}
-    for measure in measures(found.evaluation):
-        if measure.value is None:
-            verdicts[measure.name] = "not defined"
-        else:
-            verdicts[measure.name] = "reached" if measure.value >= measure.threshold else "below"
-    for name, verdict in verdicts.items():
-        assert re.search(rf"{name} [\d.\N{{EN DASH}}]+ [\d.]+ {verdict} ", words(page)), name
-    rows = re.findall(r'<tr( class="unasked")?>\s*<th scope="row">([^<]+)', page.read_text("utf-8"))
-    grey = {name for greyed, name in rows if greyed}
-    assert grey == {measure.name for measure in measures(found.evaluation) if not measure.asked}
-    assert 0 < len(grey) < len(verdicts)
 
 
 def test_a_page_says_why_no_symmetric_answer_is_defined(found: Findings) -> None:
@@ -214,38 +204,22 @@ def test_a_sentence_says_what_a_run_does(
     assert len(text.split()) <= 20
 
 
-def test_the_page_draws_what_a_run_keeps_along_training(short: RunConfig, tmp_path: Path) -> None:
-    """Against hooks of PyTorch, on a model of three layers; a failure is a gap with its reason."""
-    config = override(short, n_layers=3, n_heads=2, act_fn="gelu", steps=20)
-    run = train(config, tmp_path / "mine", device="cpu", quiet=True)
-    along(run, last_reads_first)
+@pytest.mark.usefixtures("undrawn")
+def test_the_page_draws_what_a_run_keeps_along_training(finished_run: Run, tmp_path: Path) -> None:
+    """A failure is said with its reason."""
+    shutil.copytree(finished_run.folder.path, tmp_path / "run")
+    run = load(tmp_path / "run")
+    kept = along(run, last_reads_first).to_frame()
     along(run, inverse_distance, subject=True)
     (found,) = gather([run.folder.path])
     write_report([found], tmp_path / "report.html")
     shown = words(tmp_path / "report.html")
-    curves = {p.name: p.figure.axes[0].lines for p in of_run(found) if p.name.startswith("along-")}
-    (*attention, unmarked), (distance, marked) = curves.values()
-    for place, step in enumerate(run.steps):
-        model, read = run.at(step).model, list[Any]()
-        for block in model.blocks:
-            block.attn.hook_pattern.register_forward_hook(lambda *a, to=read: to.append(a[2]))
-        model(TOKENS)
-        read = [pattern[0, 0, -1, 0].item() for pattern in read]
-        drawn = [np.asarray(line.get_ydata())[place] for line in attention]
-        assert drawn == pytest.approx(read, abs=1e-6)
+    pictures = [p for p in of_run(found) if p.name.startswith("along-")]
+    for name, line in zip(("layer 0", "layer 1"), pictures[0].figure.axes[0].lines, strict=False):
+        assert np.asarray(line.get_ydata()) == pytest.approx(kept[name].to_numpy())
+    for step, *read in kept[["step", "layer 0", "layer 1"]].itertuples(index=False):
         assert f" {step} {' '.join(f'{value:.4g}' for value in read)} " in shown
-    assert [line.get_label() for line in attention] == ["layer 0", "layer 1", "layer 2"]
-    assert np.isnan(distance.get_ydata()).tolist() == [True, False, False]
-    assert [np.asarray(line.get_xdata()).tolist() for line in (unmarked, marked)] == [[], [0]]
     assert f"{__name__}:inverse_distance of a subject by step. Step 0: ZeroDivisionError" in shown
-
-
-@pytest.mark.usefixtures("words_alone")
-def test_a_run_named_as_its_phase_is_named_once(found: Findings) -> None:
-    named = dataclasses.replace(found, name="symmetric", decision=Decision("symmetric", ""))
-    text = " ".join(re.sub("<[^>]*>", " ", render([named])).split())
-    assert "symmetric symmetric It" in text  # in the table, under its headings
-    assert text.count("symmetric symmetric") == 1
 
 
 @pytest.mark.usefixtures("words_alone")
@@ -260,20 +234,6 @@ def test_markup_in_names_stays_text(page: Path) -> None:
     assert "<img" not in source
     assert source.count("</script>") == source.count("<script>") == 4
     assert HOSTILE in html.unescape(source)
-
-
-def test_a_view_holds_the_patterns_and_the_roles(found: Findings) -> None:
-    example = found.attention[0]
-    view = example_views(example, "place")[1]
-    props = json.loads(view.call().split("AttentionPattern, ")[1].removesuffix(");"))
-    words, roles = zip(
-        *(label.split("·") for label in props["tokens"] if "·" in label), strict=True
-    )
-    assert words == example.words[example.position :][:3]
-    assert roles == ("key", "a1", "a2")
-    assert props["attention"] == example.patterns[1, 0].round(4).tolist()
-    assert example.patterns.sum(-1) == pytest.approx(1, abs=1e-5)
-    assert "</script" not in View("AttentionPattern", "x", {"tokens": ["</script>"]}).call()
 
 
 def test_every_picture_is_a_png_and_an_svg(found: Findings, tmp_path: Path) -> None:
@@ -292,13 +252,8 @@ def test_every_picture_is_a_png_and_an_svg(found: Findings, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("words_alone")
-def test_pictures_of_several_runs_hold_their_comparison_whatever_matplotlibrc_says(
-    found: Findings, tmp_path: Path
-) -> None:
+def test_pictures_of_several_runs_hold_their_comparison(found: Findings, tmp_path: Path) -> None:
     page, *pictures = write_report([found] * 2, tmp_path / "one.html", pictures=tmp_path / "all")
-    with rc_context({"figure.autolayout": True, "text.usetex": True, "savefig.bbox": "tight"}):
-        (again,) = write_report([found] * 2, tmp_path / "two.html")
-    assert again.read_bytes() == page.read_bytes()
     compared = {path.name for path in pictures if path.name.startswith("compared-")}
     assert {"compared-ood-accuracy.svg", "compared-loss.png"} <= compared
     text = page.read_text("utf-8")
@@ -312,17 +267,18 @@ def test_runs_of_one_name_are_named_by_their_paths(finished_run: Run, tmp_path: 
     assert [entry.name for entry in gather(paths)] == list(map(str, paths))
 
 
-@pytest.mark.usefixtures("words_alone")
-def test_an_unfinished_run_is_shown_at_its_last_checkpoint(
+def test_a_run_that_lost_its_final_checkpoint_is_refused_unless_it_is_unfinished(
     tmp_path: Path, finished_run: Run
 ) -> None:
     path = tmp_path / "run"
     shutil.copytree(finished_run.folder.path, path)
-    (path / "result.json").unlink()
     shutil.rmtree(path / "checkpoints" / "00000040")
-    entry = gather([path])[0]
+    for read in (lambda: gather([path]), lambda: train(finished_run.config, path, quiet=True)):
+        with pytest.raises(StoreError, match=r"remove result\.json"):
+            read()
+    (path / "result.json").unlink()
+    (entry,) = gather([path])
     assert (entry.done, entry.step, entry.evaluation.steps) == (False, 30, 30)
-    assert "not done: step 30 of 40" in render([entry])
 
 
 def test_a_failure_keeps_the_earlier_report(
@@ -333,7 +289,6 @@ def test_a_failure_keeps_the_earlier_report(
     for arguments, said in (
         ([str(tmp_path / "missing")], "is not a run folder"),
         ([str(finished_run.folder.path), str(tmp_path)], "is not a run folder"),
-        ([], "RUNS is missing"),
     ):
         assert main(["report", *arguments, "--out", str(out)])
         assert said in capsys.readouterr().err
@@ -341,8 +296,6 @@ def test_a_failure_keeps_the_earlier_report(
     assert out.read_text() == "earlier"
     with pytest.raises(StoreError, match="is a folder; name a file"):
         write_report([found], tmp_path)
-    with pytest.raises(StoreError, match=f"lies in {out}, which is a file"):
-        write_report([found], out / "below" / "report.html")
 
 
 @pytest.mark.usefixtures("words_alone")
@@ -366,10 +319,7 @@ def test_a_browser_shows_the_page(
     shown = context.new_page()
     watched = Watched(shown)
     shown.goto(page.as_uri())
-    pictures, heads = (
-        1 + 4 + 2 * 7,
-        2 * 2 * (1 + 3),
-    )  # several heads: each is shown small and one large
+    pictures, heads = 1 + 4 + 2 * 7, 2 * 2 * (1 + 3)  # each of several small, and one large
     shown.locator(".view canvas").nth(heads - 1).wait_for()
     shown.wait_for_timeout(300)  # charts get their layout after they appear
     overflow, background, ink = shown.evaluate(

@@ -1,8 +1,8 @@
-"""Figures of runs: accuracy by what a task's errors are counted by."""
+"""Figures of runs: accuracy by what a task's errors are counted by, and the plane of errors."""
 
 import string
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,11 +15,12 @@ from anchor_interp.pages.run_figures import (
     aspect_scores,
     aspects,
     known_offsets,
+    plane_of_errors,
     unseen_answers,
 )
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run
-from anchor_interp.tasks.examples import SplitRole
+from anchor_interp.tasks.examples import Plane, SplitRole
 
 
 def test_an_answer_is_told_whose_it_is() -> None:
@@ -31,9 +32,7 @@ def test_an_answer_is_told_whose_it_is() -> None:
 def test_a_rare_answer_is_not_told_whose_it_is(finished_run: Run) -> None:
     config = preset("inferential")
     answers = replace(
-        finished_run.evaluation.unseen[0],
-        pair=(3, 4),
-        offsets={"-7": 0.05, "-10": 0.04},
+        finished_run.evaluation.unseen[0], pair=(3, 4), offsets={"-7": 0.05, "-10": 0.04}
     )
     figure = unseen_answers(config, replace(finished_run.evaluation, unseen=(answers,)))
     (axes,) = figure.axes
@@ -115,3 +114,49 @@ def test_runs_along_training_have_a_line_each_and_one_legend() -> None:
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
     assert np.asarray(failed.get_xdata()).tolist() == [0]
+
+
+def drawn(*arguments: Any, square: tuple[int, int] | None = None) -> tuple[Any, Any]:
+    """The image of a figure and its axes."""
+    axes = plane_of_errors(Plane("a", "b", square), *arguments).axes[0]
+    return axes.images[0], axes
+
+
+def test_every_pair_of_a_small_plane_is_a_cell() -> None:
+    a, b = np.divmod(np.arange(400), 20)
+    wrong = (a >= 8) & (a <= 12) & (b == 9)
+    image, axes = drawn(a, b, ~wrong, square=(8, 12))
+    shares = image.get_array()
+    assert shares.shape == (20, 20)
+    assert np.argwhere(shares == 0).tolist() == [[9, column] for column in range(8, 13)]  # [b, a]
+    assert image.get_extent() == [-0.5, 19.5, -0.5, 19.5]
+    assert image.origin == "lower"
+    (frame,) = axes.patches
+    assert (frame.get_xy(), frame.get_width(), frame.get_height()) == ((7.5, 7.5), 5, 5)
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("a", "b")
+
+
+def test_a_large_plane_is_binned() -> None:
+    a, b = np.divmod(np.arange(1_000_000), 1_000)
+    right = a % 10 < 3
+    image, axes = drawn(a, b, right)
+    assert image.get_array().shape == (100, 100)
+    assert np.allclose(image.get_array(), 0.3)
+    assert not axes.patches
+    few = np.random.default_rng(0).integers(0, 1_000, (2, 900))
+    image, axes = drawn(*few, few[0] > 500, square=(400, 600))
+    cells = image.get_array()
+    assert cells.shape[0] == cells.shape[1] <= 30
+    assert axes.get_xlim() == (-0.5, few.max() + 0.5)
+
+
+def test_places_without_an_example_are_left_out() -> None:
+    a, b = np.array([0, 0, 3]), np.array([0, 0, 1])
+    image, _ = drawn(a, b, np.array([True, False, True]))
+    found = image.get_array().filled(np.nan)
+    assert found[0, 0] == pytest.approx(2 / 3)  # one cell: there are three examples
+    image, _ = drawn(a.repeat(6), b.repeat(6), np.array([True, False, True]).repeat(6))
+    found = image.get_array().filled(np.nan)
+    assert found.shape == (4, 4)
+    assert (found[0, 0], found[1, 3]) == (0.5, 1)
+    assert np.isnan(found).sum() == 14

@@ -46,13 +46,6 @@ def test_the_pdf_has_a_page_a_panel_and_leaves_the_panels_as_they_were() -> None
     assert common.montage(panels) == picture
 
 
-def test_a_mask_cuts_what_leaves_the_hidden_token() -> None:
-    (axes,) = mask_drawing(3).axes
-    cut: list[Any] = [line for line in axes.lines if line.get_linestyle() == "--"]
-    assert {tuple(line.get_xdata()) for line in cut} == {(3, 4)}
-    assert len(cut) == 2  # a layer each
-
-
 def test_a_run_that_never_came_there_is_hollow() -> None:
     rows = [
         {"run_id": str(seed), "n_layers": 2, "complexity": 1.0, "steps": 100, "final_loss": 0.1,

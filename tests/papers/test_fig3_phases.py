@@ -1,13 +1,18 @@
-"""Figure 3 of the complexity-control paper: phases in the order of gamma, on made-up rows."""
+"""The complexity-control paper's figure 3 on made-up rows, and what figure 4 draws."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
+from findings import told
 
 from claims import judge
+from complexity_control import post_models
 from complexity_control.fig3_phases import CLAIMS, in_range
+from complexity_control.fig4_masks import mask_drawing
 from effects import Row
+from studies import Data
 
 CLAIM = [claim for claim in CLAIMS if claim.name == "c4-phases"]
 ORDER = {"memorizing": 0.3, "composite": 0.5, "symmetric": 0.5, "inferential": 0.7}
@@ -33,18 +38,14 @@ def made_up(grid: dict[str, float], random: dict[str, float]) -> dict[str, list[
 def test_the_whole_order_is_what_the_weakest_step_shows() -> None:
     found = judge(CLAIM, made_up(ORDER, ORDER))["c4-phases"]
     assert found.verdict == "supported"
-    assert found.finding is not None
-    assert found.finding.found is not None
-    assert found.finding.found.effect == pytest.approx(0.2, abs=0.03)
+    assert told(found.finding).effect == pytest.approx(0.2, abs=0.03)
     assert {part.verdict for part in found.parts.values()} == {"supported"}
 
 
 def test_one_step_the_other_way_round_in_one_design_is_enough_against_it() -> None:
     back = ORDER | {"inferential": 0.4}
     found = judge(CLAIM, made_up(back, ORDER))["c4-phases"]
-    assert found.finding is not None
-    assert found.finding.found is not None
-    assert found.finding.found.effect == pytest.approx(-0.1, abs=0.03)
+    assert told(found.finding).effect == pytest.approx(-0.1, abs=0.03)
     assert found.verdict != "supported"
     assert found.parts["random settings"].verdict == "supported"
     assert found.parts["grid"].verdict == "reversed"
@@ -55,3 +56,19 @@ def test_gamma_is_judged_over_the_papers_range() -> None:
     kept = in_range([row | {"study": "decay", "gamma": g} for row, g in zip(
         rows, (0.3, 0.4, 0.6, 0.8, 0.9), strict=False)])  # fmt: skip
     assert [row["gamma"] for row in kept] == [0.4, 0.6, 0.8]
+
+
+def test_a_mask_cuts_what_leaves_the_hidden_token() -> None:
+    (axes,) = mask_drawing(3).axes
+    cut: list[Any] = [line for line in axes.lines if line.get_linestyle() == "--"]
+    assert {tuple(line.get_xdata()) for line in cut} == {(3, 4)}
+    assert len(cut) == 2  # a layer each
+
+
+def test_the_models_of_a_figure_have_one_layout_and_the_phase_of_their_name() -> None:
+    phases = ("memorizing", "composite", "symmetric", "inferential")
+    runs = post_models(Data(), *phases)
+    assert tuple(run.phase for run in runs) == phases
+    assert {run.config.model.normalization for run in runs} == {"post"}
+    assert {run.config.model.n_layers for run in runs} == {2}
+    assert len({run.config.task for run in runs}) == 1

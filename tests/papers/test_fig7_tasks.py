@@ -1,15 +1,12 @@
 """The claims of figure 7 of the complexity-control paper on made-up rows, and its drawing."""
 
 import itertools
-import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import pytest
 
 from claims import judge
-from complexity_control.fig7_tasks import CLAIMS, RUNS, SEEDS, over_data, square
+from complexity_control.fig7_tasks import CLAIMS, RUNS, SEEDS, square
 from effects import Row
 
 CORNERS = ("scan", "cogs", "addition", "prontoqa")  # studies of all four combinations
@@ -97,24 +94,6 @@ def test_every_claim_can_be_supported_and_not_supported() -> None:
         assert {name for name in NAMES if said[name] not in against} == set()
 
 
-@pytest.mark.parametrize("gain", [0.2, -0.2])
-def test_unfitted_runs_and_runs_at_chance_answer_nothing_whichever_way_they_point(
-    gain: float,
-) -> None:
-    accuracies = {"c7-scan", "scan-fitted-gamma", "scan-fitted-decay", "c7-prontoqa"}
-    unfitted = {study: made_up(study, gain=gain, epochs=RISING, fitted=0.9, level=0.5)
-                for study in CORNERS}  # fmt: skip
-    unfitted |= scan_fitted(unfitted["scan"])
-    found = judge(CLAIMS, unfitted)
-    assert {found[name].verdict for name in accuracies} == {"not answerable here"}
-    assert re.match("unfitted: 0 of .* and 0 of .* runs reach", found["c7-scan"].reason)
-    chance = {"prontoqa": made_up("prontoqa", gain=gain / 10, epochs=RISING, level=0.5)}
-    found = judge(CLAIMS, chance)
-    names = {name for name in NAMES if "prontoqa" in name}
-    assert {found[name].verdict for name in names} == {"not answerable here"}
-    assert "at chance" in found["c7-prontoqa-faster"].reason
-
-
 def test_ten_whole_seeds_judge_addition_and_runs_that_were_never_matched_do_not_count() -> None:
     rows = [
         row | {"run_id": f"{row['run_id']}-{again}", "seed": row["seed"] + 100 * again}
@@ -139,49 +118,8 @@ def test_ten_whole_seeds_judge_addition_and_runs_that_were_never_matched_do_not_
     assert (numbers.n, numbers.censored) == ((9, 10), 1)
 
 
-def test_numbers_that_are_never_reached_are_no_measurements() -> None:
-    """16,000 examples are seen three times, so a run that never fits them has a bound of three."""
-    rows = made_up("prontoqa", gain=0.1, epochs=(10.0, 24.0, 10.0, 99.0), level=0.7)
-    found = judge(CLAIMS, {"prontoqa": rows})["c7-prontoqa-falls"]
-    assert (found.verdict, found.finding and found.finding.found) == ("not answerable here", None)
-    assert "never came there" in found.reason
-
-
 def test_no_training_example_comes_twice() -> None:
     for study in RUNS.values():
         for config in study.sweep().configs().values():
             most = config.task.splits[0].size
             assert most is None or config.train.n_sequences <= most
-
-
-def test_the_other_corners_of_scan_pair_with_the_fitted_ones() -> None:
-    """Four corners at each size and seed, which differ in nothing else."""
-    both = [RUNS[name].sweep().configs().values() for name in ("scan-fitted", "scan-other-corners")]
-    corners = [
-        {(c.init.gamma, c.train.weight_decay, c.train.n_sequences, c.seed) for c in configs}
-        for configs in both
-    ]
-    assert [len(of) for of in corners] == [20, 20]
-    assert len(corners[0] | corners[1]) == 40
-    assert {one[2:] for one in corners[0]} == {one[2:] for one in corners[1]}
-
-
-def test_a_corner_has_its_colour_in_every_row_and_unfitted_runs_are_hollow() -> None:
-    rows = square(made_up("addition", gain=0.0, epochs=FLAT))
-    rows = [row | {"id_accuracy": 0.5 if row["gamma"] == 0.8 else 1.0} for row in rows]
-    pure = [row for row in rows if (row["gamma"], row["weight_decay"]) in BOTH]
-    colours = []
-    for mine in (rows, pure):
-        (axes,) = over_data(mine, "ood_accuracy", lambda row: row["id_accuracy"] > 0.9).axes
-        dots: list[Any] = [
-            line for line in axes.lines if line.get_marker() == "o" and np.size(line.get_xdata())
-        ]
-        assert len(dots) == len(mine)
-        hollow = sum(line.get_markerfacecolor() == "none" for line in dots)
-        assert hollow == sum(row["gamma"] == 0.8 for row in mine)
-        bars = [line for line in axes.lines if line.get_marker() == "None"]
-        cells = {(row["gamma"], row["weight_decay"], row["n_sequences"]) for row in mine}
-        assert len(bars) == sum(gamma == 0.5 for gamma, *_ in cells)
-        colours.append({str(line.get_label()): line.get_color() for line in axes.lines})
-    legends = {name for name in colours[1] if name.startswith("$")}
-    assert {name: colours[0][name] for name in legends} == {n: colours[1][n] for n in legends}

@@ -1,33 +1,22 @@
 """Effects of known size, censoring, verdicts, adjustment, and mutated data."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pytest
 from findings import told
 
-from anchor_interp.analysis import statistics
 from anchor_interp.sweeps.effects import Estimate
-from claims import Claim, Judgement, family, holm, judge
-from effects import Difference, Effect, Finding, Mean, Rise, Row, Rows, Trend, equal, two_samples
-
-Tables = dict[str, list[Row]]
+from claims import Claim, Judgement, holm, judge
+from effects import Difference, Effect, Finding, Mean, Rise, Rows, Trend, equal, two_samples
 
 
 def rows(n: int = 40, **columns: Any) -> list[dict[str, Any]]:
     """Finished runs of ten seeds with these columns, a function of the index or a constant."""
+    same = {"status": "done", "censored": False, "task": "t", "phase": "other"}
     return [
-        {
-            "run_id": f"{i:04d}",
-            "status": "done",
-            "censored": False,
-            "seed": i % 10,
-            "task": "t",
-            "phase": "other",
-        }
+        {"run_id": f"{i:04d}", "seed": i % 10, **same}
         | {name: f(i) if callable(f) else f for name, f in columns.items()}
         for i in range(n)
     ]
@@ -146,6 +135,9 @@ def test_a_trend_is_taken_within_groups() -> None:
     nothing = Trend("y", "x").measure(rows(x=lambda i: i, y=noisy))
     assert told(nothing).p > 0.05
     assert told(nothing).low < 0 < told(nothing).high
+    # a group whose number never changes counts as no trend
+    found = rows(30, x=lambda i: i % 10, g=lambda i: i // 10, y=lambda i: (i % 10) * (i < 10))
+    assert told(Trend("y", "x", within=("g",)).measure(found)).effect == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize(
@@ -178,36 +170,6 @@ def test_an_effect_due_to_censoring_decides_nothing(effect: Effect) -> None:
     assert judged_alone(converged, 0.5).verdict == "supported"
 
 
-def test_a_trend_reversed_only_without_censored_runs_is_not_called_reversed() -> None:
-    """y falls among the runs that converged, and hardly once the others are counted."""
-    found = rows(
-        60,
-        x=lambda i: i % 10,
-        y=lambda i: -(i % 10) if i % 3 else 5.0 * noisy(i) - 4.5,
-        censored=lambda i: i % 3 == 0,
-    )
-    judged = Trend("y", "x").measure(found)
-    assert told(judged).effect == pytest.approx(-1)
-    weaker = replace(judged, with_censored=Estimate(-0.1, -0.3, 0.1, 0.4, 0.2))
-    assert judged_alone(weaker, 0.5).verdict == "not supported"
-    assert judged_alone(judged, 0.5).verdict == "reversed"
-
-
-@pytest.mark.parametrize("status", ["failed", "diverged"])
-def test_a_trend_with_a_run_that_has_no_number(status: str) -> None:
-    found = rows(30, x=lambda i: i % 10, y=lambda i: i % 10)
-    found[3] |= {"status": status, "y": None}
-    judged = Trend("y", "x").find(found)
-    assert (judged.n, judged.censored) == ((29,), 1)
-    assert judged.with_censored is not None
-    assert judged.with_censored.effect == pytest.approx(1)
-
-
-def test_a_group_whose_number_never_changes_counts_as_no_trend() -> None:
-    found = rows(30, x=lambda i: i % 10, g=lambda i: i // 10, y=lambda i: (i % 10) * (i < 10))
-    assert told(Trend("y", "x", within=("g",)).measure(found)).effect == pytest.approx(1 / 3)
-
-
 def test_censored_runs_are_counted_and_stand_in_no_sample() -> None:
     found = rows(y=lambda i: 1.0 + noisy(i), censored=lambda i: i < 8)
     found[39]["status"], found[38]["y"] = "diverged", None
@@ -221,14 +183,6 @@ def test_censored_runs_are_counted_and_stand_in_no_sample() -> None:
     assert sum(kept.n) == 38
 
 
-def test_a_margin_is_missed_and_not_reversed() -> None:
-    below = finding(-0.5, -0.7, -0.3, 0.001)
-    assert judged_alone(below, 0.2).verdict == "reversed"
-    missed = judged_alone(replace(below, is_margin=True), 0.0)
-    assert missed.verdict == "not supported"
-    assert missed.reason.startswith("the interval ends below 0: the limit is missed")
-
-
 def finding(
     effect: float, low: float, high: float, p: float, n: int = 10, finds: float = 0.1
 ) -> Finding:
@@ -239,6 +193,10 @@ def finding(
     (finding(0.5, 0.3, 0.7, 0.001), "supported"),
     (finding(0.15, 0.1, 0.19, 0.001), "not supported"),  # there, but smaller than what counts
     (finding(-0.5, -0.7, -0.3, 0.001), "reversed"),
+    (replace(finding(-0.5, -0.7, -0.3, 0.001), is_margin=True), "not supported"),  # missed
+    # reversed among the runs that converged alone
+    (replace(finding(-0.5, -0.7, -0.3, 0.001), with_censored=Estimate(-0.1, -0.3, 0.1, 0.4, 0.2)),
+     "not supported"),
     (finding(0.15, 0.1, 0.25, 0.001), "inconclusive"),  # there, perhaps as large as counts
     (finding(0.05, -0.1, 0.19, 0.4), "not supported"),  # what would count is excluded
     (finding(0.05, -0.1, 0.19, 0.4, finds=0.3), "not answerable here"),  # too few would find it
@@ -261,51 +219,6 @@ def test_p_values_are_adjusted_for_all_claims_together() -> None:
     judged = judged_all(0.2, real=real, **rest)["real"]
     assert judged.q_value == pytest.approx(0.3)
     assert judged.verdict == "inconclusive"
-
-
-SET_OR_NAMED = (
-    "phase", "gamma", "weight_decay", "n_layers", "lr", "complexity", "task", "normalization",
-    "branch_step", "branch_weight_decay", "at_400", "offsets", "schedule",
-)  # fmt: skip
-"""What is set before training, and the phase: what claims compare numbers by."""
-BY_THEMSELVES = {"c8b-pairs", "c8b-equal", "c4-phases", "n51-merged", "c4-commutes",
-                 "cc-rank", "maps-mixed", "routes-first", "memory-small", "memory-large",
-                 "memory-embedding", "windows-quarter", "modular-constant"}  # fmt: skip
-"""Claims that hold pairs or numbers of one run against each other, gamma against the phase (labels
-both), or a level of one phase, which other phases have as well; or that runs differ little."""
-
-
-@pytest.mark.slow
-def test_permuted_labels_support_nothing(
-    committed: Tables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Labels change places between the runs of a study: no claim that rests on them is left.
-
-    Of three tables more than one would support a claim once in 140 times, if one of twenty
-    does. ``test_phase_claims`` does the same inside strata.
-    """
-    monkeypatch.setattr(statistics, "DRAWN", 999)
-    rest_on_labels = tuple(c for c in family() if c.name not in BY_THEMSELVES)
-    generator, tables_that_support = np.random.default_rng(1), 0
-    for _ in range(3):
-        mutated = {}
-        for name, found in committed.items():
-            order = generator.permutation(len(found))
-            mutated[name] = [
-                row | {key: found[other][key] for key in SET_OR_NAMED if key in row}
-                for row, other in zip(found, order, strict=True)
-            ]
-        tables_that_support += bool(supported(judge(rest_on_labels, mutated)))
-    assert tables_that_support <= 1
-
-
-def supported(judgements: Mapping[str, Judgement]) -> set[str]:
-    return {name for name, found in judgements.items() if found.verdict == "supported"}
-
-
-def test_phases_by_name() -> None:
-    assert equal(phase=("memorizing", "composite"))({"phase": "composite"})
-    assert not equal(phase="memorizing")({"phase": None})
 
 
 def test_holm_by_hand() -> None:

@@ -56,16 +56,11 @@ def test_quarters_have_equal_sums_of_decay_and_arms_are_told_from_the_table() ->
 
 def test_a_basin_is_the_share_of_onsets_that_led_to_the_rule() -> None:
     rows: list[Row] = [
-        {
-            "run_id": f"{gamma}-{place}",
-            "gamma": gamma,
-            "seed": 1,
-            "ood_accuracy": accuracy,
-            "status": "done",
-        }
+        {"run_id": f"{gamma}-{place}", "gamma": gamma, "seed": 1, "ood_accuracy": accuracy,
+         "status": "done"}
         for gamma, good in ((0.4, 3), (0.7, 6))
         for place, accuracy in enumerate([0.5] * good + [0.49] * (6 - good))
-    ]
+    ]  # fmt: skip
     assert [row["basin"] for row in windows.basins(rows)] == [0.5, 1.0]
     assert not windows.basins(rows[1:6])
     rows[0] |= {"status": "failed", "ood_accuracy": None}
@@ -76,16 +71,11 @@ def test_a_seed_falls_where_the_others_fall_most() -> None:
     falls = {1: (1.0, 1.0), 2: (0.5, 0.5), 3: (0.0, 0.0)}
     curves = {seed: [1.0, *middle, 0.0, 0.0, 0.0, 0.0] for seed, middle in falls.items()}
     rows: list[Row] = [
-        {
-            "run_id": f"{seed}-{step}",
-            "seed": seed,
-            "schedule": f"{step} 0.001 1.0",
-            "ood_accuracy": accuracy,
-            "status": "done",
-        }
+        {"run_id": f"{seed}-{step}", "seed": seed, "schedule": f"{step} 0.001 1.0",
+         "ood_accuracy": accuracy, "status": "done"}
         for seed, curve in curves.items()
         for step, accuracy in zip(windows.EDGE, curve, strict=True)
-    ]
+    ]  # fmt: skip
     # of two other seeds that fall at two places the first place counts
     found = windows.drops(rows)
     assert [(row["place"], row["drop"]) for row in found] == [(500, 0.0), (500, 0.5), (700, 0.0)]
@@ -137,8 +127,5 @@ def test_half_of_the_sums_are_trained_on_and_arms_are_told_from_the_table() -> N
     for name, config in modular.arms().items():
         assert modular.arm(planned_row("run", config)) == name
         assert draw_examples(config.task, "train", 5, seed=0).tokens.shape == (5, 4)
-
-
-def test_settings_of_routes_are_told_from_the_table() -> None:
     for name, config in routes_first.SETTINGS.items():
         assert routes_first.setting(planned_row("run", config)) == name

@@ -8,6 +8,8 @@ import pytest
 
 from anchor_interp._util.errors import ConfigError
 from claims import Judgement, archived, family, judge_all
+from evidence import verdict
+from evidence.verdict_score import Disagreement, RuleScore, VerdictScore
 from ledger import EVIDENCE, PAGES, ROOT, Pages
 from studies import Data
 
@@ -48,7 +50,16 @@ def test_the_committed_verdicts_follow_from_the_committed_tables(
         compare(name, one, kept[name])
 
 
-def test_the_pages_have_the_tables_numbers(pages: Pages) -> None:
+@pytest.mark.parametrize("anew", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_pages_have_the_tables_numbers(
+    pages: Pages, anew: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``anew``: with the verdict's score from the tables, not as it is committed."""
+    kept = json.loads((ROOT / "docs/evidence/verdict.json").read_text(encoding="utf-8"))
+    kept["rules"] = [RuleScore(**rule) for rule in kept["rules"]]
+    kept["disagreements"] = [Disagreement(**one) for one in kept["disagreements"]]
+    if not anew:
+        monkeypatch.setattr(verdict, "_score", lambda _: VerdictScore(**kept))
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
         assert pages.filled(text) == text, f"{path.name}: run python experiments/ledger.py"
@@ -61,15 +72,6 @@ def test_the_page_of_claims_is_short_and_has_a_section_a_figure() -> None:
         assert (f'<a id="{claim.name}"></a>' in text) != claim.later
 
 
-def test_links_to_claims_lead_to_claims() -> None:
-    names = {claim.name for claim in family()} | {"how-claims-are-judged", "split-at-gamma"}
-    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        text = path.read_text(encoding="utf-8")
-        assert set(re.findall(r"claims\.md#([\w-]+)", text)) <= names, path
-        for picture in re.findall(r"figures/(papers/[\w/]+\.png)", text):
-            assert (ROOT / "figures" / picture).is_file(), (path, picture)
-
-
 def test_counts_leave_out_what_can_hardly_fail(pages: Pages) -> None:
     counted = sum(not (claim.asks or claim.follows) for claim in family())
     verdicts = {pages.judged[claim.name].verdict for claim in family()}
@@ -78,12 +80,9 @@ def test_counts_leave_out_what_can_hardly_fail(pages: Pages) -> None:
     assert sum(map(int, re.findall(r"\*\*(\d+)\*\*", papers))) == counted
 
 
-def test_an_archived_claim_keeps_its_last_result(pages: Pages) -> None:
+def test_an_archived_claim_keeps_its_last_result_and_an_unknown_part_is_named(pages: Pages) -> None:
     row = next(row for row in archived() if row["claim"] == "fig2-gives-way")
     assert pages.verdict("fig2-gives-way") == row["verdict"] == "withdrawn"
     assert pages.claim("fig2-gives-way").startswith("withdrawn, +0.28 [")
-
-
-def test_an_unknown_part_is_named(pages: Pages) -> None:
     with pytest.raises(ConfigError, match="the claim n52-values has no part 'post'"):
         pages.part("n52-values post")

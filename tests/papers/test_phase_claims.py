@@ -18,11 +18,11 @@ from effects import (
     Effect,
     Finding,
     Mean,
+    Rise,
     Row,
     Rows,
     Trend,
     equal,
-    number_of,
     two_samples,
 )
 from measures import rank_share
@@ -45,32 +45,23 @@ AS_CLAIMED = {
     "by_cell": (0.5, 0.8, 0.8, 0.8), "borrowed_near": (0, 0.3, 0.3, 0.3),
 }  # fmt: skip
 BY_PHASE = {claim.name for claim in family() if set(claim.effect.runs) & set(RANDOM)}
-# What these made-up runs have no number or too few runs for, and what they do not show.
-OPEN = {
-    "c4-id",
-    "cc-rank",
-    "c4-gamma",
-    "c4-decay",
-    "cc-decay",
-    "c4-commutativity",
-    "n53-condensation-phase",
-}  # the last: no symmetric run has a gamma below 0.5
-
+# What these made-up runs have no number or too few runs for, and the last one, for which they lack
+# symmetric runs of a gamma below 0.5.
+OPEN = {"c4-id", "cc-rank", "c4-gamma", "c4-decay", "cc-decay", "c4-commutativity",
+        "n53-condensation-phase"}  # fmt: skip
 COMPARED = {claim.name for claim in family() if claim.name in BY_PHASE
             and isinstance(claim.effect, Difference)}  # fmt: skip
-CAPTIONS = {"n53-condensation-caption", "n53-order-caption"}
 
 
-def random_settings(n: int = 60, seed: int = 0, *, scale: float = 1.0) -> list[Row]:
+def random_settings(n: int = 60, seed: int = 0) -> list[Row]:
     """``n`` runs in each stratum. Phases lie along gamma, at other gammas in each stratum; numbers
-    depend on the stratum, and ``scale`` times on the phase."""
+    depend on the stratum and on the phase."""
     generator, rows = np.random.default_rng(seed), []
     for place, (task, layout) in enumerate(STRATA):
         for i in range(n):
             gamma = generator.uniform(0.2, 1.0)
-            reached = int(
-                np.clip(5 * (gamma + generator.normal(0, 0.1) - 0.2 - 0.02 * place), 0, 3)
-            )
+            drawn = 5 * (gamma + generator.normal(0, 0.1) - 0.2 - 0.02 * place)
+            reached = int(np.clip(drawn, 0, 3))
             row: Row = {
                 "run_id": f"{task}-{layout}-{i:03d}", "status": "done", "censored": False,
                 "seed": 10_000 * place + i, "task": task, "normalization": layout,
@@ -83,22 +74,18 @@ def random_settings(n: int = 60, seed: int = 0, *, scale: float = 1.0) -> list[R
                 "stable_rank_at_init": 40.0, "id_accuracy": 1.0, "ood_accuracy": 0.5,
                 "complexity": 0,
             }  # fmt: skip
-            share = (1, 0.5, 0.45, 0.1)[reached] ** scale if scale else math.exp(generator.normal())
+            share = (1, 0.5, 0.45, 0.1)[reached]
             row["stable_rank"] = 40.0 * share * math.exp(generator.normal(0, 0.1))
             for name, means in AS_CLAIMED.items():
                 level = 0.5 * np.ptp(means) * place
                 noise = generator.normal(0, 0.15 * np.ptp(means))
-                row[name] = float(level + scale * means[reached] + noise)
+                row[name] = float(level + means[reached] + noise)
             rows.append(row)
     return rows
 
 
 def in_studies(rows: Rows) -> dict[str, Rows]:
     return {**{name: rows[i :: len(RANDOM)] for i, name in enumerate(RANDOM)}, "decay": []}
-
-
-def judged(rows: Rows) -> dict[str, Judgement]:
-    return judge(family(), in_studies(rows))
 
 
 def supported(judgements: dict[str, Judgement]) -> set[str]:
@@ -110,16 +97,9 @@ def judged_alone(effect: Effect, rows: Rows, minimum: float = 0.2) -> Judgement:
     return judge((claim,), {"settings": rows})["claim"]
 
 
-def between(more: str, less: str, number: Any = "y", **more_fields: Any) -> Difference:
-    within = ("task", "normalization")
-    return Difference(
-        number,
-        equal(phase=more),
-        equal(phase=less),
-        within=within,
-        runs=("settings",),
-        **more_fields,
-    )
+def between(more: str, less: str, number: Any = "y", **fields: Any) -> Difference:
+    kinds = equal(phase=more), equal(phase=less)
+    return Difference(number, *kinds, within=STRATUM, runs=("settings",), **fields)
 
 
 def with_number(rows: Rows, number: Callable[[Row, float], float], seed: int = 1) -> list[Row]:
@@ -130,46 +110,25 @@ def with_number(rows: Rows, number: Callable[[Row, float], float], seed: int = 1
 
 def test_every_claim_about_phases_can_be_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "DRAWN", 999)
-    found = judged(random_settings(150))
+    found = judge(family(), in_studies(random_settings(150)))
     assert len(BY_PHASE) == 31
     assert BY_PHASE - supported(found) <= OPEN
     for name in BY_PHASE:
         assert set(found[name].also) <= {", ".join(stratum) for stratum in STRATA}
 
 
-@pytest.mark.parametrize(("scale", "verdicts"), [(1.0, {"supported"}), (0.0, {"not supported"})])
-def test_captions_compare_small_inferential_with_large_symmetric_runs(
-    scale: float, verdicts: set[str]
-) -> None:
-    drawn = {"inferential": (0.8, 1.0), "symmetric": (0.2, 0.5), "memorizing": (0.2, 1.0)}
-    generator = np.random.default_rng(0)
-    rows = [
-        row | {"gamma": generator.uniform(*drawn[row["phase"]]), "seed": row["run_id"]}
-        for row in random_settings(400, scale=scale)
-        if row["phase"] in drawn and (row["task"], row["normalization"]) == STRATA[0]
-    ]
-    found = judge(family(), {"solutions": rows})
-    assert {found[name].verdict for name in CAPTIONS} == verdicts
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("made_up", [True, False])
-def test_phases_permuted_inside_strata_support_nothing(
-    made_up: bool, committed: dict[str, list[Row]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ten tables, or five: each supports a claim with a probability of a twentieth at most.
+def test_phases_permuted_inside_strata_support_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten tables each supports a claim with a probability of a twentieth at most.
 
-    More than three, or two, would do so once in a thousand times. The numbers differ between
-    strata and phases do as well, so labels compared across strata would support claims.
+    More than three would do so once in a thousand times. The numbers differ between strata and
+    phases do as well, so labels compared across strata would support claims.
     """
     monkeypatch.setattr(statistics, "DRAWN", 999)
-    if not (made_up or set(RANDOM) <= set(committed)):
-        pytest.skip("the random settings have no tables yet")
-    rows = random_settings() if made_up else [row for name in RANDOM for row in committed[name]]
+    rows, generator = random_settings(), np.random.default_rng(0)
     compared = tuple(claim for claim in family() if claim.name in COMPARED)
-    generator = np.random.default_rng(0)
     tables_that_support, p_values = 0, []
-    for _ in range(10 if made_up else 5):
+    for _ in range(10):
         mixed = []
         for stratum in STRATA:
             mine = [row for row in rows if (row["task"], row["normalization"]) == stratum]
@@ -177,20 +136,11 @@ def test_phases_permuted_inside_strata_support_nothing(
             mixed += [row | {"phase": str(p)} for row, p in zip(mine, phases, strict=True)]
         found = judge(compared, in_studies(mixed))
         tables_that_support += bool(supported(found) & COMPARED)
-        p_values += [
-            one.finding.found.p
-            for name, one in found.items()
-            if name in COMPARED and one.finding and one.finding.found
-        ]
-    assert tables_that_support <= (3 if made_up else 2)
+        findings = [found[name].finding for name in COMPARED]
+        p_values += [each.found.p for each in findings if each and each.found]
+    assert tables_that_support <= 3
     assert np.mean(np.array(p_values) <= 0.05) < 0.1
-    if not made_up:
-        return
-    across = Difference(
-        "blocks",
-        equal(phase="inferential"),
-        equal(phase=("composite", "symmetric")),
-    )
+    across = Difference("blocks", equal(phase="inferential"), equal(phase=PHASES[1:3]))
     assert told(across.measure(rows)).p < 0.05
 
 
@@ -204,7 +154,6 @@ def test_a_difference_between_strata_is_none_between_phases() -> None:
     pooled = Difference("y", equal(phase="inferential"), equal(phase="symmetric")).measure(rows)
     assert told(pooled).effect > 2
     found = judged_alone(between("inferential", "symmetric"), rows, 1.0)
-    assert found.finding is not None
     assert abs(told(found.finding).effect) < 0.6
     assert found.verdict == "not supported"
 
@@ -259,8 +208,9 @@ def test_settings_that_explain_a_difference_leave_none_at_equal_settings() -> No
     assert (found.verdict, found.at_equal_settings) == ("supported", True)
     assert found.finding is not None
     assert found.finding.adjusted is not None
-    assert found.finding.adjusted.effect == pytest.approx(1, abs=0.25)
-    assert found.finding.adjusted.low < 1 < found.finding.adjusted.high
+    adjusted = found.finding.adjusted
+    assert adjusted.effect == pytest.approx(1, abs=0.25)
+    assert adjusted.low < 1 < adjusted.high
     about_gamma = between("inferential", "composite", "gamma", free=("gamma", "gamma_qk"))
     assert judged_alone(about_gamma, rows, 0.05).at_equal_settings  # gamma is not held
 
@@ -287,15 +237,13 @@ def test_too_few_runs_say_nothing_at_equal_settings() -> None:
     for i, row in enumerate(rows):
         row["phase"] = "inferential" if i < 6 else "symmetric"
     found = judged_alone(between("inferential", "symmetric"), rows)
-    assert found.finding is not None
-    assert found.finding.found is not None
-    assert (found.finding.adjusted, found.at_equal_settings) == (None, None)
+    assert told(found.finding).p <= 1
+    assert found.at_equal_settings is None
 
 
 def test_a_number_that_never_changes_is_no_difference() -> None:
     rows = [row | {"y": 0.1} for row in random_settings()]
     found = judged_alone(between("inferential", "symmetric"), rows)
-    assert found.finding is not None
     assert told(found.finding).p == 1
     assert found.verdict == "not supported"
     assert found.reason == "the interval ends below 0.2, the least that counts"
@@ -320,7 +268,6 @@ def test_ranks_that_are_alike_within_phases_are_supported() -> None:
         ALIKE, ranked(lambda row, e: AT[PHASES.index(row["phase"])] + 0.001 * e), 0
     )
     assert found.verdict == "supported"
-    assert found.finding is not None
     assert told(found.finding).effect == pytest.approx(math.log(HALF_A_STEP), abs=0.001)
     assert judged_alone(ALIKE, ranked(lambda *_: 7.0), 0).verdict == "supported"
 
@@ -341,6 +288,7 @@ def spoilt(column: str) -> list[Row]:
 @pytest.mark.parametrize(("effect", "column"), [
     (Trend("y", "gamma"), "y"),
     (Trend("y", "gamma"), "gamma"),
+    (Rise("y", "gamma"), "y"),
     (Mean("y"), "y"),
     (Difference("y", equal(phase="inferential"), equal(phase="symmetric")), "y"),
     (between("inferential", "symmetric"), "y"),
@@ -351,13 +299,6 @@ def spoilt(column: str) -> list[Row]:
 def test_a_number_that_is_not_finite_names_its_column_and_run(effect: Effect, column: str) -> None:
     with pytest.raises(StoreError, match=f"{column} of the run neurips-post-007 is nan; expected"):
         effect.measure(spoilt(column))
-
-
-@pytest.mark.parametrize("value", [math.inf, "0.3"])
-def test_only_finite_numbers_are_read(value: object) -> None:
-    with pytest.raises(StoreError, match=r"lr of the run x is .*; expected a finite number"):
-        number_of({"run_id": "x", "lr": value}, "lr")
-    assert number_of({"run_id": "x", "lr": None}, "lr") is None
 
 
 def test_claims_on_known_runs_are_counted_from_the_tables() -> None:

@@ -1,7 +1,6 @@
 """Studies: training and measuring what tables lack, resuming, lost runs, damaged tables."""
 
 from collections.abc import Iterator, Mapping
-from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,22 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 from in_process_engine import Here
+from quick_analysis import judged_on_few
 from short import SHORT
 
 import anchor_interp as ai
 import measures
 import studies
-from anchor_interp._util.errors import ConfigError, StoreError
+from anchor_interp._util.errors import StoreError
 from anchor_interp.runs.config import override, read_config
 from anchor_interp.runs.measurements import Measure
-from anchor_interp.runs.run import Run
 from anchor_interp.sweeps.spec import Grid
 from anchor_interp.tasks.anchor import BROKEN_GROUPS
-from anchor_interp.tasks.functions import Affine
-from complexity_control.fig5_condensation import MOVED_ANCHORS
-from complexity_control.fig8_order import broken_task, random_broken_task
+from complexity_control.fig8_order import broken_task
 from effects import Row
-from questions.archived import arbitrary_task
 from studies import Data, Study, broken_groups, known, read_study, task_columns, train
 
 TABLES = studies.TABLES
@@ -47,7 +43,7 @@ MICRO: Mapping[str, Study] = {
 """Two studies of runs that last a moment and share one."""
 
 
-def failing(run: Run) -> None:
+def failing(run: ai.Run) -> None:
     raise ValueError(f"cannot measure step {run.step}")
 
 
@@ -58,6 +54,7 @@ def gather(names: list[str], out: Path, tables: Path) -> list[str]:
 @pytest.fixture
 def micro(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(studies, "known", lambda: MICRO)
+    judged_on_few(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +63,7 @@ def gathered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out: Path = tmp_path_factory.mktemp("papers")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(studies, "known", lambda: MICRO)
+        judged_on_few(patch)
         gather(["decay", "pairs"], out, out)
     return out
 
@@ -177,11 +175,6 @@ def test_the_committed_tables_hold_the_runs_of_their_studies() -> None:
             assert {row["status"] for row in data[name]} <= {"done", "diverged"}
 
 
-def test_a_missing_table_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no table of the study decay; run this with --train"):
-        Data(tmp_path).rows("decay")
-
-
 A_ROW = {
     "run_id": "x", "status": "done", "phase": "other", "censored": "True", "seed": "1",
     "task": "neurips", "gamma": "0.5", "weight_decay": "0.1", "n_layers": "2", "steps": "40",
@@ -196,16 +189,13 @@ def table_text(**changed: str | None) -> str:
     return f"{','.join(row)}\n{','.join(row.values())}\n"
 
 
-def test_a_row_with_the_needed_columns_is_enough(tmp_path: Path) -> None:
-    (tmp_path / "decay.csv").write_text(table_text())
-    (row,) = read_study(tmp_path / "decay.csv")
-    assert (row["run_id"], row["lr"], row["censored"]) == ("x", 0.001, True)
-
-
-def test_a_field_of_a_task_is_a_number_or_a_text(tmp_path: Path) -> None:
+def test_a_row_with_the_needed_columns_is_enough_and_a_tasks_fields_are_numbers_or_texts(
+    tmp_path: Path,
+) -> None:
     texts = {"task.holdout": "square", "task.n_numbers": "100", "task.reversed": "True"}
     (tmp_path / "decay.csv").write_text(table_text(**texts))
     (row,) = read_study(tmp_path / "decay.csv")
+    assert (row["run_id"], row["lr"], row["censored"]) == ("x", 0.001, True)
     assert [row[name] for name in texts] == ["square", 100, True]
 
 
@@ -224,11 +214,6 @@ def test_a_damaged_table_is_refused(tmp_path: Path, text: str, message: str) -> 
     (tmp_path / "decay.csv").write_text(text)
     with pytest.raises(StoreError, match=message):
         read_study(tmp_path / "decay.csv")
-
-
-def test_a_table_says_which_groups_break_the_rule() -> None:
-    assert task_columns(broken_task({(1, 2): 4, (3, 4): -6}))["broken"] == "12 34"
-    assert task_columns(ai.TASKS["neurips"])["broken"] is None
 
 
 def _logged(losses: Iterator[tuple[int, float]]) -> Any:
@@ -266,41 +251,7 @@ def test_a_broken_task_breaks_both_orders_alike() -> None:
         task = ai.TASKS[f"reasoning-complexity-{level}"]
         assert broken_groups(task) == tuple(pair for pair, _ in BROKEN_GROUPS[:level])
         assert broken_task(dict(BROKEN_GROUPS[:level])) == task
+    assert task_columns(broken_task({(1, 2): 4, (3, 4): -6}))["broken"] == "12 34"
+    assert task_columns(ai.TASKS["neurips"])["broken"] is None
     assert (task.target((4, 3), task.keys) == task.keys - 6).all()
     assert broken_groups(ai.TASKS["neurips"]) == ()  # one order alone
-
-
-def test_randomly_broken_tasks_differ_and_always_break_something() -> None:
-    tasks = [random_broken_task(seed) for seed in range(500, 520)]
-    assert {len(broken_groups(task)) for task in tasks} == {1, 2}
-    assert len({(broken_groups(task), task.overrides) for task in tasks}) == len(tasks)
-    assert set().union(*(broken_groups(task) for task in tasks)) == {
-        pair for pair, _ in BROKEN_GROUPS
-    }
-    for task in tasks:
-        for pair in broken_groups(task):
-            gap = task.target(pair, task.keys) - task.composed(pair, task.keys)
-            assert (np.abs(gap) >= 2).all()
-
-
-def test_arbitrary_mappings_have_no_rule() -> None:
-    task = arbitrary_task(0)
-    answers = np.stack([task.target(pair, task.keys) for pair in task.pairs])
-    assert (
-        answers != np.stack([task.composed(pair, task.keys) for pair in task.pairs])
-    ).mean() > 0.95
-    assert abs(np.corrcoef(answers[1], answers[4])[0, 1]) < 0.4  # (1, 2) and (2, 1)
-    assert arbitrary_task(0) == task != arbitrary_task(1)
-
-
-def test_moved_anchors_differ_by_sums_of_two_and_five() -> None:
-    def sums(a: int, b: int) -> set[int]:
-        return {a * i + b * j for i in range(4) for j in range(4)}
-
-    def gaps(anchors: tuple[ai.Anchor, ...]) -> set[int]:
-        adds = [anchor.function.add for anchor in anchors if isinstance(anchor.function, Affine)]
-        return {abs(one - two) for one, two in combinations(adds, 2)}
-
-    assert gaps(MOVED_ANCHORS) <= sums(2, 5)
-    assert {2, 5} <= gaps(MOVED_ANCHORS)
-    assert gaps(ai.AnchorTask().anchors) <= sums(3, 4)

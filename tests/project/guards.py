@@ -21,60 +21,31 @@ from statistics import median
 PACKAGE = Path(__file__).parents[2] / "src" / "anchor_interp"
 
 _NOT_CODE = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENCODING,
-    tokenize.ENDMARKER,
-}
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+    tokenize.ENCODING, tokenize.ENDMARKER,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Module:
-    """What one file holds."""
+    """What one file holds: its lines, those of code, and those that guard."""
 
     lines: int
     code: int
     guards: int
 
 
-@dataclass(frozen=True)
 class Total:
-    """What several modules hold together."""
+    """What several modules hold together, and the lines of the median and of the longest one."""
 
-    modules: Sequence[Module]
-
-    @property
-    def lines(self) -> int:
-        """All lines, those without code too."""
-        return sum(module.lines for module in self.modules)
-
-    @property
-    def code(self) -> int:
-        """Lines of code."""
-        return sum(module.code for module in self.modules)
-
-    @property
-    def guards(self) -> int:
-        """Lines of code that guard."""
-        return sum(module.guards for module in self.modules)
-
-    @property
-    def share(self) -> float:
-        """Guard lines / code lines."""
-        return self.guards / self.code
-
-    @property
-    def longest(self) -> int:
-        """Lines of the longest module."""
-        return max(module.lines for module in self.modules)
-
-    @property
-    def median(self) -> float:
-        """Median of the modules' lines."""
-        return median(module.lines for module in self.modules)
+    def __init__(self, modules: Sequence[Module]) -> None:
+        lines = [module.lines for module in modules]
+        self.n_modules, self.lines, self.median = len(modules), sum(lines), median(lines)
+        self.longest = max(lines)
+        self.code = sum(module.code for module in modules)
+        self.guards = sum(module.guards for module in modules)
+        self.share = self.guards / self.code
+        self.modules = modules
 
 
 def count(package: Path = PACKAGE) -> Mapping[str, Total]:
@@ -165,7 +136,7 @@ def table(rooms: Mapping[str, Total]) -> str:
 
 def _row(name: str, total: Total) -> tuple[str, ...]:
     numbers = (total.lines, total.code, total.guards)
-    share, modules = f"{total.share:.1%}", str(len(total.modules))
+    share, modules = f"{total.share:.1%}", str(total.n_modules)
     return (
         name, *map(str, numbers), share, modules, f"{total.median:g}", str(total.longest)
     )  # fmt: skip

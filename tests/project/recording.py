@@ -95,8 +95,9 @@ def record(path: Path, *, whole: bool) -> None:
         partial.replace(path)
 
     keep("names", "public", _public_names)
-    for name in ("import", "help", "step"):
-        keep("times", name, {"import": _import, "help": _help, "step": _step}[name])
+    keep("times", "import", lambda: _processor_seconds("-c", "import anchor_interp"))
+    keep("times", "help", lambda: _processor_seconds("-m", "anchor_interp", "--help"))
+    keep("times", "step", _step)
     for name, changes in STEPS.items():
         keep("weights", name, partial(_trained, name, changes))
     for name in SPECIMENS + HAND_SET:
@@ -190,7 +191,8 @@ def _array(values: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 def _sweep() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        _package("sweep", *SWEEP, "--out", folder, "--seeds", "2", "--workers", "1", "--quiet")
+        options = ("--out", folder, "--seeds", "2", "--workers", "1", "--quiet")
+        _python("-m", "anchor_interp", "sweep", *SWEEP, *options)
         table = pd.read_parquet(Path(folder) / "table.parquet")
     kept = table.drop(columns=list(OF_THE_MACHINE), errors="ignore").sort_values("run_id")
     rows = json.loads(kept.to_json(orient="records", double_precision=15))
@@ -212,38 +214,21 @@ def _public_names() -> dict[str, Any]:
 def _python(*arguments: str) -> str:
     """What a Python at the checkout's root prints."""
     paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": paths},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
+    environment = os.environ | {"PYTHONPATH": paths}
+    return subprocess.check_output(
+        [sys.executable, *arguments], cwd=ROOT, env=environment, text=True
     )
-    return done.stdout
 
 
-def _package(*arguments: str) -> str:
-    return _python("-m", "anchor_interp", *arguments)
-
-
-def _processor_seconds(run: Callable[[], Any], n: int = 5) -> float:
-    """The least processor time of child processes in some trials: others do not count."""
+def _processor_seconds(*arguments: str) -> float:
+    """The least processor time of five Pythons: other processes do not count."""
     trials = []
-    for _ in range(n):
+    for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        run()
+        _python(*arguments)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         trials.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return min(trials)
-
-
-def _import() -> float:
-    return _processor_seconds(lambda: _python("-c", "import anchor_interp"))
-
-
-def _help() -> float:
-    return _processor_seconds(lambda: _package("--help"))
 
 
 def _step() -> float:
@@ -327,12 +312,8 @@ def _short(value: Any) -> str:
 def _name_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     before, after = (recorded.get("names", {}).get("public", {}) for recorded in (old, new))
     before, after = (names.get("described", []) for names in (before, after))
-    for line in before:
-        if line not in after:
-            yield f"names: gone: {line.strip()}"
-    for line in after:
-        if line not in before:
-            yield f"names: new: {line.strip()}"
+    yield from (f"names: gone: {line.strip()}" for line in before if line not in after)
+    yield from (f"names: new: {line.strip()}" for line in after if line not in before)
 
 
 def ratios(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

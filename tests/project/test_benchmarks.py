@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-import analysis
 import measuring
 import scaling
 import sweep
@@ -76,14 +75,6 @@ def refused(capsys: pytest.CaptureFixture[str], benchmark: Any, *arguments: str)
     return line
 
 
-@pytest.mark.parametrize("benchmark", [train_step, analysis, scaling, sweep, tables])
-def test_help_says_what_is_measured(benchmark: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        benchmark.main(["--help"])
-    assert ended.value.code == 0
-    assert benchmark.__doc__.splitlines()[0].split()[0] in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("benchmark", "arguments", "named"),
     [
@@ -102,31 +93,19 @@ def test_bad_arguments_end_with_one_line(
     assert named in refused(capsys, benchmark, *arguments)
 
 
-def test_a_folder_that_is_no_checkout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for path in (tmp_path, tmp_path / "nowhere"):
-        line = refused(capsys, train_step, "--released-code", str(path))
-        assert str(path) in line
-        assert "github.com/sjtuzzw/complexity_control" in line
-        assert "code_for_anchor_func/train.py" in line
-
-
-def test_a_checkout_that_cannot_be_imported(
+def test_released_code_that_cannot_be_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = checkout(tmp_path, "import a_package_that_there_is_not\n")
-    line = refused(capsys, train_step, "--released-code", str(path))
-    assert "a_package_that_there_is_not" in line
-    assert str(tmp_path) in line
-
-
-def test_a_released_model_of_another_shape_is_not_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = checkout(tmp_path, STAND_IN.format(width=300, outputs=201))
-    line = refused(capsys, train_step, "--released-code", str(path), "--batches", "4")
+    bare, broken = tmp_path / "bare", checkout(tmp_path / "broken", "import a_package_not_there\n")
+    other = checkout(tmp_path / "other", STAND_IN.format(width=300, outputs=201))
     ours = equivalent(4, "float32").model.n_parameters
-    assert f"{201 * 300:,}" in line
-    assert f"{ours:,}" in line
+    for path, named in (
+        (bare, [str(bare), "github.com/sjtuzzw/complexity_control", "code_for_anchor_func/train"]),
+        (broken, [str(broken), "a_package_not_there"]),
+        (other, [f"{201 * 300:,}", f"{ours:,}"]),  # a model of another shape
+    ):
+        line = refused(capsys, train_step, "--released-code", str(path), "--batches", "4")
+        assert all(each in line for each in named), line
 
 
 def test_the_checkouts_own_step_trains_on_our_batches(

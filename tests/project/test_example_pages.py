@@ -1,12 +1,10 @@
-"""The examples without anchors: every number of their pages, against hooks written here."""
+"""The examples without anchors: what their pages say and patching, against hooks written here."""
 
 import html
-import itertools
 import json
 import runpy
 import sys
 import warnings
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -117,107 +115,3 @@ def test_patching(made: Any) -> None:
     best = found.sites[int(np.argmax(np.where(inside, shares, -np.inf)))]
     assert f"{shares[found.sites.index(best)]:.2f} at {best}" in page_of(out)
     assert -1 <= analysis.examples.agreement <= 1
-
-
-def test_attribution(made: Any) -> None:
-    """The parts sum to both logits, and a head's part is its z through W_O and W_U."""
-    model, examples, analysis, out = made
-    found = analysis.examples.attribution
-    clean, _, answers = find_twins(in_order(examples), seed=0)
-    logits, rows = answered(model, clean), np.arange(100)
-    summed = logits[rows[:, None], answers].numpy()
-    np.testing.assert_allclose(found.logits.sum(0), summed, atol=1e-3)
-    apart = (summed[:, 0] - summed[:, 1]).mean()
-    assert f"The right answer's logit is {apart:.1f} above the other's" in page_of(out)
-    _, cache = model.run_with_cache(torch.from_numpy(clean.tokens.astype(np.int64)))
-    for head in range(model.cfg.n_heads):
-        z = cache["z", 0][rows, clean.at, head]
-        wrote = z @ model.W_O[0, head]
-        if model.cfg.normalization_type is not None:
-            scale = cache["ln_final.hook_scale"][rows, clean.at]
-            wrote = (wrote - wrote.mean(-1, keepdim=True)) / scale
-            wrote = wrote * getattr(model.ln_final, "w", 1)
-        part = (wrote @ model.unembed.W_U)[rows[:, None], answers].numpy()
-        own = found.logits[found.components.index(f"L0H{head}")]
-        np.testing.assert_allclose(own, part, atol=1e-3)
-
-
-def test_the_circuit(made: Any) -> None:
-    """Faithfulness: what is outside carries what it carries in the next example of the order."""
-    model, examples, analysis, out = made
-    scores, circuit = analysis.examples.scores, analysis.examples.circuit
-    examples = in_order(examples)
-    where = np.stack([examples.at, *examples.places.values()], 1)
-    alike = (where == Counter(map(tuple, where.tolist())).most_common(1)[0][0]).all(1)
-    judged = examples[alike]
-    stop = int(judged.at[0]) + 1
-    _, first = np.unique(judged.tokens[:, :stop], axis=0, return_index=True)
-    judged = judged[np.sort(first)[:200]][1::2]
-    _, rows, which = np.unique(
-        judged.tokens[:, :stop], axis=0, return_index=True, return_inverse=True
-    )
-    n = len(judged)
-    cycle, following = np.random.default_rng(0).permutation(n), np.empty(n, int)
-    following[cycle] = np.roll(cycle, -1)
-    other = rows[following[which.ravel()]]
-    _, cache = model.run_with_cache(torch.from_numpy(judged.tokens.astype(np.int64)))
-    n_heads, length = model.cfg.n_heads, circuit.edges.shape[-1]
-
-    def hooks(layer: int, kept: np.ndarray) -> list[tuple[str, Any]]:
-        cut, at = torch.from_numpy(~kept[:n_heads]), f"blocks.{layer}."
-        theirs = cache["pattern", layer][other][:, :, :length, :length] * cut
-        carried = torch.einsum("bhqk,bkhd->bqhd", theirs, cache["v", layer][other][:, :length])
-
-        def zero(own: Tensor, hook: Any) -> Tensor:
-            own[:, :, :length, :length] *= ~cut
-            return own
-
-        def add(z: Tensor, hook: Any) -> Tensor:
-            z[:, :length] += carried
-            return z
-
-        def swap(own: Tensor, hook: Any) -> Tensor:
-            written = torch.from_numpy(kept[n_heads].diagonal().copy())[:, None]
-            mlp = cache["mlp_out", layer][other][:, :length]
-            own[:, :length] = torch.where(written, own[:, :length], mlp)
-            return own
-
-        heads = [(at + "attn.hook_pattern", zero), (at + "attn.hook_z", add)]
-        return heads + [(at + "hook_mlp_out", swap)] * (len(kept) > n_heads)
-
-    own = torch.from_numpy(judged.answers)
-
-    def measured(inside: np.ndarray) -> np.ndarray:
-        each = (hooks(layer, kept) for layer, kept in enumerate(inside))
-        logits = answered(model, judged, itertools.chain(*each))
-        rest = logits.scatter(1, own[:, None], -torch.inf).amax(-1)
-        right = (logits.argmax(-1) == own).double().mean()
-        return np.array([right, (logits[range(n), own] - rest).mean()])
-
-    every = np.ones_like(circuit.edges)
-    nothing, all_of_it = measured(~every), measured(every)
-    shares = (measured(circuit.edges) - nothing) / (all_of_it - nothing)
-    found = [scores.faithfulness.accuracy, scores.faithfulness.logit_difference]
-    np.testing.assert_allclose(found, shares, atol=1e-3)
-    assert f"keep {shares[0]:.2f} of the right answers, in {len(judged)} examples" in page_of(out)
-
-
-def test_complexity(made: Any) -> None:
-    model, _, analysis, _ = made
-    norms: dict[Any, float] = {}
-    ranks: dict[str, list[float]] = {"QK": [], "OV": []}
-    for layer, block in enumerate(model.blocks):
-        for head in range(model.cfg.n_heads):
-            attn = block.attn
-            looks, moves = attn.W_Q[head] @ attn.W_K[head].T, attn.W_V[head] @ attn.W_O[head]
-            norms[layer, head] = float(moves.norm())
-            for name, product in (("QK", looks), ("OV", moves)):
-                spectrum = torch.linalg.svdvals(product.double())
-                ranks[name].append(float((spectrum**2).sum() / spectrum[0] ** 2))
-    weights = [norm**2 for norm in norms.values()]
-    for name, values in ranks.items():
-        mean = np.average(values, weights=weights)
-        assert analysis.complexity.effective[name] == pytest.approx(mean, rel=1e-3)
-    largest = max(norms.values())
-    for head, norm in norms.items():
-        assert analysis.complexity.head_norms[head] == pytest.approx(norm / largest, rel=1e-3)

@@ -45,11 +45,8 @@ def run_script(name: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> P
     return path
 
 
-def test_an_own_task_has_at_most_80_lines() -> None:
+def test_an_own_task_is_short_and_its_splits_share_no_word() -> None:
     assert len(FILE.read_text(encoding="utf-8").splitlines()) <= 80
-
-
-def test_its_splits_share_no_word() -> None:
     task = own_task.Reverse()
     found = {
         split.name: {row.tobytes() for row in draw_examples(task, split.name, 3_000, seed=0).tokens}
@@ -112,7 +109,7 @@ def test_an_anchor_task_is_answered_with_one_token(finished_run: anchor_interp.R
     ]
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("judged_on_few", "undrawn")
 def test_an_own_measure_is_a_column_and_a_map(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +133,7 @@ def test_an_own_measure_is_a_column_and_a_map(
     assert "key at first rises with initialisation rate" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("judged_on_few")
 def test_own_anchors_train_and_change_in_a_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

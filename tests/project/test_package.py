@@ -1,6 +1,5 @@
 """What users see of the package: light imports, public names, code in the README, metadata."""
 
-import operator
 import re
 import resource
 import subprocess
@@ -22,7 +21,15 @@ from anchor_interp.tasks import hashing
 from anchor_interp.tasks.examples import Dataset
 
 ROOT = Path(__file__).parents[2]
-HEAVY = {"torch", "transformer_lens", "transformers", "matplotlib", "sklearn", "circuitsvis"}
+HEAVY = {
+    "torch",
+    "transformer_lens",
+    "transformers",
+    "matplotlib",
+    "sklearn",
+    "circuitsvis",
+    "pandas",
+}
 
 
 LIGHT = (
@@ -67,16 +74,6 @@ def test_start_takes_less_than_a_second(arguments: list[str]) -> None:
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     assert any(seconds() < 1 for _ in range(3))
-
-
-def test_every_public_name_exists_and_is_documented() -> None:
-    assert "train" in dir(anchor_interp)
-    for name in anchor_interp.__all__:
-        value = getattr(anchor_interp, name)
-        if callable(value):
-            assert value.__doc__, name
-    with pytest.raises(AttributeError, match="trian"):
-        operator.attrgetter("trian")(anchor_interp)
 
 
 def test_no_module_hides_a_public_name() -> None:
@@ -128,6 +125,7 @@ def test_shapes_are_checked_in_functions_and_dataclasses_that_have_some() -> Non
     assert not hasattr(hashing.stream_key, "__wrapped__")  # it has no shape
 
 
+@pytest.mark.usefixtures("judged_on_few", "undrawn")
 @pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
 def test_code_of_the_first_pages_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Run
@@ -171,14 +169,3 @@ def test_the_readme_shows_the_task_before_anything_else() -> None:
         first = re.search(rf"\b{word}\b", shown)
         assert first, word
         assert shown[first.start() - 1] == "*", f"{word} is used before it is explained"
-
-
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))])
-def test_documents_name_files_that_exist_and_are_complete(page: str) -> None:
-    text = (ROOT / page).read_text()
-    for target in re.findall(r"\]\(([^)#]+)\)", text):
-        if "://" not in target:
-            assert ((ROOT / page).parent / target).exists(), target
-    assert not re.search(r"\b(?!PIP_FLAGS|RELEASED_CODE)[A-Z]{3,}_[A-Z]{3,}\b", text), (
-        "a placeholder"
-    )

@@ -1,7 +1,5 @@
 """Addition: the paper's counts, every sum as text, no pair in two splits."""
 
-import itertools
-import re
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +11,6 @@ from anchor_interp.tasks.contract import draw_examples
 
 Spelling = Literal["numbers", "digits", "reversed"]
 SPELLINGS: tuple[Spelling, ...] = ("numbers", "digits", "reversed")
-SMALL = Addition(largest=49, held_out=200)
 
 
 def pairs(task: Addition, split: str, n: int | None = None, seed: int = 0) -> list[tuple[int, int]]:
@@ -22,13 +19,6 @@ def pairs(task: Addition, split: str, n: int | None = None, seed: int = 0) -> li
     assert size is not None
     a, b = task.operands(draw_examples(task, split, size, seed=seed))
     return list(zip(a.tolist(), b.tolist(), strict=True))
-
-
-def test_the_papers_square_and_training_set() -> None:
-    task = Addition(held_out=0)
-    assert [(s.name, s.size) for s in task.splits] == [("train", 959_599), ("ood", 40_401)]
-    assert task.square == (400, 600)
-    assert {*pairs(task, "ood")} == {*itertools.product(range(400, 601), repeat=2)}
 
 
 @pytest.mark.parametrize("name", ["addition", "addition-random"])
@@ -126,16 +116,6 @@ def test_the_answer_alone_is_predicted(
     assert task.answers_last == (spelling == "numbers")
 
 
-def test_examples_depend_on_seed_and_index_alone() -> None:
-    many = pairs(SMALL, "ood", 400, seed=3)
-    assert pairs(SMALL, "ood", 50, seed=3) == many[:50]
-    assert pairs(SMALL, "ood", 50, seed=4) != many[:50]
-    assert {*many[:121]} == {*many[121:242]}  # the whole set, in another order
-    assert many[:121] != many[121:242]
-    others = [Addition(largest=49, held_out=200, tokens=spelling) for spelling in SPELLINGS]
-    assert len({tuple(pairs(task, "train", 100)) for task in others}) == 1
-
-
 def test_aspects_are_the_operands_and_the_carries() -> None:
     def carries(a: int, b: int) -> int:
         found = carry = 0
@@ -155,29 +135,19 @@ def test_aspects_are_the_operands_and_the_carries() -> None:
         assert task.aspects(drawn.rows(slice(7)))["carries"] == expected[:7]
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"largest": 0}, "task.largest is 0; expected at least 1"),
-        ({"holdout": "sqare"}, "task.holdout is 'sqare'; expected .* 'random' .did you mean"),
-        ({"tokens": "words"}, "task.tokens is 'words'; expected one of 'numbers', 'digits'"),
-        ({"square_from": 1.5}, "task.square_from is 1.5; expected at most 1"),
-        ({"square_from": 0.7}, "square_from is 0.7 and square_to 0.6; expected a square of some"),
-        (
-            {"square_from": 1, "square_to": 1},
-            "expected a square of some operands, not of none or all",
-        ),
-        (
-            {"square_from": 0, "square_to": 1},
-            "expected a square of some operands, not of none or all",
-        ),
-        ({"largest": 9, "held_out": 91}, "task.held_out is 91; expected at most 90"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"largest": 0}, "task.largest is 0; expected at least 1"),
+    ({"holdout": "sqare"}, "task.holdout is 'sqare'; expected .* 'random' .did you mean"),
+    ({"tokens": "words"}, "task.tokens is 'words'; expected one of 'numbers', 'digits'"),
+    ({"square_from": 1.5}, "task.square_from is 1.5; expected at most 1"),
+    ({"square_from": 0.7}, "square_from is 0.7 and square_to 0.6; expected a square of some"),
+    *(({"square_from": end, "square_to": 1}, "a square of some operands, not of none or all")
+      for end in (0, 1)),
+    ({"largest": 9, "held_out": 91}, "task.held_out is 91; expected at most 90"),
+])  # fmt: skip
 def test_fields_that_leave_no_task_are_refused(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
+    with pytest.raises(ConfigError, match=message):
         Addition(**fields)
-    assert not re.search(r"\n", str(caught.value))
 
 
 def test_the_smallest_tasks_that_are_allowed() -> None:

@@ -9,7 +9,6 @@ import re
 from collections import Counter, defaultdict
 from pathlib import Path
 
-import numpy as np
 import pytest
 from short import SHORT
 
@@ -217,33 +216,15 @@ def test_the_structural_types_go_beyond_training() -> None:
 
 
 def test_examples_are_the_rows_with_a_token_for_each_digit() -> None:
-    for split in ("id", "structural"):  # the other rows are made alike, and are seven times as many
-        size = len(corpus_rows(OWN, split))
-        expected = Counter(
-            f"{row.sentence} -> {re.sub(r'(?<=[0-9])(?=[0-9])', ' ', row.form)} <end>"
-            for row in corpus_rows(OWN, split)
-        )
-        assert Counter(texts(OWN, split, size)) == expected
+    expected = Counter(  # the rows of other splits are made alike
+        f"{row.sentence} -> {re.sub(r'(?<=[0-9])(?=[0-9])', ' ', row.form)} <end>"
+        for row in corpus_rows(OWN, "structural")
+    )
+    assert Counter(texts(OWN, "structural", 3_000)) == expected
     drawn = draw_examples(OWN, "structural", 50, seed=0)
     assert any(re.search(r"\b1 2\b", OWN.decode(answer)) for answer in drawn.answers())
     assert {word for word in OWN.words if word.isdigit()} == {*"0123456789"}
     assert len({*OWN.words}) == len(OWN.words) == len(WORDS) + 2
-
-
-def test_the_loss_counts_the_form_and_its_end() -> None:
-    drawn = draw_examples(OWN, "lexical", 200, seed=0)
-    arrow, end = OWN.encode("-> <end>")
-    for tokens, mask, length in zip(drawn.tokens, drawn.mask, drawn.lengths, strict=True):
-        asked = np.flatnonzero(mask)
-        assert tokens[asked[0] - 1] == arrow
-        assert tokens[asked[-1]] == OWN.end == end
-        assert asked.tolist() == list(range(asked[0], length))
-
-
-def test_examples_depend_on_seed_and_index_alone() -> None:
-    many = texts(OWN, "structural", 400, seed=3)
-    assert texts(OWN, "structural", 100, seed=3) == many[:100]
-    assert texts(OWN, "structural", 100, seed=4) != many[:100]
 
 
 def test_our_own_sentences_never_change() -> None:
@@ -261,8 +242,7 @@ def test_aspects_tell_the_type_and_the_length() -> None:
         form = OWN.decode(answer)
         deeper = [t for t, w in (("cp_", "ccomp"), ("pp_", "nmod")) if form.count(w) > 2]
         assert str(kind).startswith(deeper[0] if deeper else "obj_pp")
-    everything = OWN.aspects(draw_examples(OWN, "lexical", 18_000, seed=1))
-    assert Counter(everything["type"]) == dict.fromkeys(GAPS, 1_000)
+    assert {*OWN.aspects(draw_examples(OWN, "lexical", 500, seed=1))["type"]} == {*GAPS}
     for split in ("train", "id"):
         assert {*OWN.aspects(draw_examples(OWN, split, 500, seed=0))["type"]} == {"in distribution"}
 

@@ -202,9 +202,9 @@ def test_the_longest_example_has_the_length_of_the_task() -> None:
     for distribution in ("faithful", "balanced"):
         for proof in (True, False):
             task = Prontoqa(distribution=distribution, hops=1, chain_of_thought=proof)
-            drawn = draw_examples(task, "train", 3_000, seed=0)
+            drawn = draw_examples(task, "train", 1_000, seed=0)
             assert drawn.lengths.max() == task.length + 1
-            assert draw_examples(task, "deeper", 3_000, seed=0).lengths.max() <= task.length + 1
+            assert draw_examples(task, "deeper", 500, seed=0).lengths.max() <= task.length + 1
     largest = {"distribution": "balanced", "hops": 5, "chain_of_thought": True}
     longest = preset("prontoqa", **largest)  # the preset fits every task
     assert longest.model.n_ctx == longest.task.length
@@ -213,28 +213,10 @@ def test_the_longest_example_has_the_length_of_the_task() -> None:
         assert NAMED_TASKS[name] == task
 
 
-def test_the_answer_alone_is_trained_on_and_text_survives_the_round_trip() -> None:
-    for task in (FAITHFUL, Prontoqa(chain_of_thought=False)):
-        drawn = draw_examples(task, "train", 200, seed=0)
-        for row, mask, length in zip(drawn.tokens, drawn.mask, drawn.lengths, strict=True):
-            text = task.decode(row[:length])
-            assert list(task.encode(text)) == row[:length].tolist()
-            assert not row[length:].any()
-            asked, answer = match(r"(.* True or false: .*?\.) (.*)", text)
-            assert task.decode(row[mask]) == answer
-            assert task.decode(row[~mask][: len(asked.split())]) == asked
-            assert answer.endswith(("True <end>", "False <end>"))
-
-
-def test_examples_depend_on_seed_and_index_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for split in SPLITS:
-        many = texts(BALANCED, split, 80, seed=3)
-        assert texts(BALANCED, split, 50, seed=3) == many[:50]
-        assert texts(BALANCED, split, 50, seed=4) != many[:50]
-        assert len({*many}) == 80
-        with monkeypatch.context() as patch:
-            patch.setattr(prontoqa, "_CHUNK", 7)
-            assert texts(BALANCED, split, 80, seed=3) == many
+def test_the_size_of_chunks_changes_no_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = texts(BALANCED, "id", 40, seed=3)
+    monkeypatch.setattr(prontoqa, "_CHUNK", 7)
+    assert texts(BALANCED, "id", 40, seed=3) == many
     assert len(draw_examples(FAITHFUL, "train", 0, seed=0)) == 0
 
 
@@ -261,18 +243,6 @@ def test_aspects_are_those_of_the_text(task: Prontoqa) -> None:
     assert all(200 < count < 300 for count in counts)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"hops": 6}, r"task.hops is 6; expected at most 5"),
-        ({"least_hops": 4}, r"task.least_hops is 4; expected at most 3"),
-        (
-            {"distribution": "fair"},
-            r"task.distribution is 'fair'; expected one of 'faithful', 'bal",
-        ),
-        ({"chain_of_thought": 1}, r"task.chain_of_thought is 1; expected true or false"),
-    ],
-)
-def test_wrong_settings_are_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Prontoqa(**changes)
+def test_least_hops_are_at_most_the_hops() -> None:
+    with pytest.raises(ConfigError, match=r"task.least_hops is 4; expected at most 3"):
+        Prontoqa(least_hops=4)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from anchor_interp._util.errors import ConfigError
 from anchor_interp.realistic.scan import ACTIONS, COMMAND_WORDS, TASKS, Scan, construction, pairs
 from anchor_interp.tasks.contract import draw_aspects, draw_examples
 from anchor_interp.tasks.task import Task
@@ -23,8 +22,8 @@ def commands(task: Task, split: str) -> list[str]:
     size = {s.name: s.size for s in task.splits}[split]
     assert size is not None
     drawn = draw_examples(task, split, size, seed=0)
-    prompts = zip(drawn.tokens, drawn.starts, strict=True)
-    return [task.decode(row[:start]).removesuffix(" ->") for row, start in prompts]
+    prompts = zip(np.array(task.words)[drawn.tokens], drawn.starts, strict=True)
+    return [" ".join(row[: start - 1]) for row, start in prompts]  # without its arrow
 
 
 def test_the_grammar_has_the_official_counts() -> None:
@@ -90,7 +89,7 @@ def test_the_official_training_and_test_sets(
 
 
 def test_held_out_commands_are_in_no_other_split() -> None:
-    for name in ("turn-left", "jump", "length"):
+    for name in ("turn-left", "length"):
         task = TASKS[f"scan-{name}"]
         parts = [{*commands(task, split)} for split in ("train", "id", "ood")]
         assert len(parts[1]) == 1_000
@@ -118,26 +117,8 @@ def test_a_command_is_counted_by_its_construction_and_its_actions() -> None:
     drawn = draw_examples(Scan(), "ood", 1_208, seed=0)
     found = draw_aspects(Scan(), drawn)
     rows = zip(drawn.tokens, drawn.lengths, strict=True)
-    lines = [Scan().decode(row[:length]).split(" -> ") for row, length in rows]
+    lines = [Scan().decode(row[:length]).removesuffix(" .").split(" -> ") for row, length in rows]
+    assert all(ACTIONS_OF[command] == actions for command, actions in lines)
     assert found["length"] == [actions.count("I_") for _, actions in lines]
     assert found["construction"] == [construction(command) for command, _ in lines]
     assert len({construction(command) for command, _ in pairs()}) == 15
-
-
-def test_text_survives_the_round_trip() -> None:
-    task = Scan()
-    for text in texts(task, "train", 200):
-        assert task.decode(task.encode(text)) == text
-        command, _, actions = text.partition(" -> ")
-        assert actions == f"{ACTIONS_OF[command]} ."
-    with pytest.raises(ConfigError, match=r"'jmp' is not a word of the task scan .did you mean"):
-        task.encode("jmp twice ->")
-
-
-def test_examples_depend_on_seed_and_index_alone() -> None:
-    task = Scan()
-    many = texts(task, "ood", 3_000, seed=3)
-    assert texts(task, "ood", 100, seed=3) == many[:100]
-    assert texts(task, "ood", 100, seed=4) != many[:100]
-    assert {*many[:1_208]} == {*many[1_208:2_416]}  # the whole set, in another order
-    assert many[:1_208] != many[1_208:2_416]

@@ -87,12 +87,8 @@ def test_a_perturbation_changes_the_answer_and_keeps_to_seen_pairs(
     clean, corrupted = contrast_pairs(task, kind, 500, seed=5)
     assert (clean.targets != corrupted.targets).all()
     assert {task.pairs[i] for i in corrupted.pair} <= set(task.seen)
-
-
-def test_a_first_anchor_changes_an_unseen_pair_into_seen_ones() -> None:
-    clean, corrupted = contrast_pairs(NEURIPS, "first", 200, seed=5, pairs=[(4, 3)])
-    assert {NEURIPS.pairs[i] for i in clean.pair} == {(4, 3)}
-    assert {NEURIPS.pairs[i] for i in corrupted.pair} == {(1, 3), (2, 3), (3, 3)}
+    of_unseen = contrast_pairs(NEURIPS, "first", 200, seed=5, pairs=[(4, 3)])
+    assert {NEURIPS.pairs[i] for i in of_unseen.corrupted.pair} == {(1, 3), (2, 3), (3, 3)}
 
 
 @pytest.mark.parametrize("keys", ["train", "test", "all"])
@@ -118,12 +114,6 @@ def test_order_exchanges_the_anchors() -> None:
     one_way, other_way = contrast_pairs(REFLECTED, "order", 300, seed=8, pairs=[(3, 4)])
     apart = (one_way.targets.astype(int) - other_way.targets) % 80
     assert (np.minimum(apart, 80 - apart) == 16).all()  # this pair does not commute
-
-
-def test_noise_changes_only_the_tokens() -> None:
-    clean, corrupted = contrast_pairs(CONTROL, "noise", 300, seed=9)
-    for column in COLUMNS[1:]:
-        assert (getattr(clean, column) == getattr(corrupted, column)).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)

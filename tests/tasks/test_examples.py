@@ -103,70 +103,40 @@ def test_columns_of_a_table_are_labels() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: ai.Examples([[1, 2], [3]]), "integers; are its rows of one length"),
-        (lambda: ai.Examples(torch.zeros(2, 3).bfloat16()), "tokens is not an array of integers"),
-        (lambda: ai.Examples(TOKENS)[:0], r"shape \(0, 4\).*at least one"),
-        (lambda: ai.Examples([]), r"shape \(0,\).*at least one"),
-        (lambda: ai.Examples(np.zeros((0, 4), int)), r"shape \(0, 4\).*at least one"),
-        (lambda: ai.Examples(cast(Any, [[0.5, 1]])), "float64; expected integers"),
-        (lambda: ai.Examples(TOKENS, [1, 2]), r"answers has shape \(2,\); expected 3 values"),
-        (lambda: ai.Examples(TOKENS, labels={"a": [1]}), r"a has shape \(1,\); expected 3 values"),
-        (lambda: ai.Examples(TOKENS, labels={"a": TOKENS}), r"a has shape \(3, 4\); expected 3"),
-        (
-            lambda: ai.Examples(TOKENS, places=cast(Any, {3: 3})),
-            "the name of a label or place is 3",
-        ),
-        (
-            lambda: ai.Examples(TOKENS, labels=cast(Any, FEW_KEYS)),
-            "labels is .*; expected a Mapping or None",
-        ),
-        (
-            lambda: ai.Examples(TOKENS, labels=cast(Any, [1] * 3)),
-            "labels is .*; expected a Mapping or None",
-        ),
-        (
-            lambda: ai.Examples(TOKENS, places=cast(Any, ["a"])),
-            "places is .*; expected a Mapping or None",
-        ),
-        (lambda: ai.Examples(TOKENS, at=4), "at is 4 in row 0, which has 4 tokens from position 0"),
-        (
-            lambda: ai.Examples(TOKENS, at=[2, 2, 2], padding=0),
-            r"in row 1, which has 2 tokens from position \d on; the rest is padding",
-        ),
-        (
-            lambda: ai.Examples(TOKENS, np.ones((3, 2), int)),
-            r"answers has shape \(3, 2\); expected \(3, 1\), one for each position in at",
-        ),
-        (lambda: ai.Examples([[1, 2], [0, 0]], padding=0), "row 1, which has 0 tokens"),
-        (
-            lambda: ai.Examples([[0, 5, 6, 7], [0, 5, 0, 0]], padding=0),
-            "row 1 begins and ends with 0; is it padding or a token.*attention_mask",
-        ),
-        (
-            lambda: ai.Examples(TOKENS, attention_mask=[[1, 1, 1]]),
-            r"attention_mask is .*; expected 1 \(a token\) or 0 \(padding\) in shape \(3, 4\)",
-        ),
-        (
-            lambda: ai.Examples([[1, 2]], attention_mask=cast(Any, [[1, 2]])),
-            "attention_mask is .*; expected 1",
-        ),
-        (
-            lambda: ai.Examples([[1, 2]], attention_mask=cast(Any, [["a", "b"]])),
-            "attention_mask is .*; expected 1",
-        ),
-        (lambda: ai.Examples([[1, 2]], attention_mask=[[0, 0]]), "row 0, which has 0 tokens"),
-        (
-            lambda: ai.Examples([[1, 2, 3]], at=1, attention_mask=[[1, 0, 1]]),
-            "at is 1 in row 0, which has 2 tokens from position 0 on; the rest is padding",
-        ),
-        (lambda: ai.Examples(TOKENS, places={"verb": 9}), "verb is 9 in row 0"),
-        (lambda: ai.Examples(TOKENS, places={"verb": 1}).positions("vreb"), "did you mean 'verb'"),
-        (lambda: ai.last_logits(random_model(), ai.Examples([[120]])), "expected 0 to 119"),
-    ],
-)
+REFUSED: list[tuple[Callable[[], object], str]] = [
+    (lambda: ai.Examples([[1, 2], [3]]), "integers; are its rows of one length"),
+    (lambda: ai.Examples(torch.zeros(2, 3).bfloat16()), "tokens is not an array of integers"),
+    (lambda: ai.Examples(TOKENS)[:0], r"shape \(0, 4\).*at least one"),
+    (lambda: ai.Examples([]), r"shape \(0,\).*at least one"),
+    (lambda: ai.Examples(cast(Any, [[0.5, 1]])), "float64; expected integers"),
+    (lambda: ai.Examples(TOKENS, [1, 2]), r"answers has shape \(2,\); expected 3 values"),
+    (lambda: ai.Examples(TOKENS, labels={"a": [1]}), r"a has shape \(1,\); expected 3 values"),
+    (lambda: ai.Examples(TOKENS, labels={"a": TOKENS}), r"a has shape \(3, 4\); expected 3"),
+    (lambda: ai.Examples(TOKENS, places=cast(Any, {3: 3})), "name of a label or place is 3"),
+    (lambda: ai.Examples(TOKENS, labels=cast(Any, FEW_KEYS)), "labels .*; expected a Mapping or"),
+    (lambda: ai.Examples(TOKENS, places=cast(Any, ["a"])), "places is .*; expected a Mapping or"),
+    (lambda: ai.Examples(TOKENS, at=4), "at is 4 in row 0, which has 4 tokens from position 0"),
+    (lambda: ai.Examples(TOKENS, at=[2, 2, 2], padding=0),
+     r"in row 1, which has 2 tokens from position \d on; the rest is padding"),
+    (lambda: ai.Examples(TOKENS, np.ones((3, 2), int)),
+     r"answers has shape \(3, 2\); expected \(3, 1\), one for each position in at"),
+    (lambda: ai.Examples([[1, 2], [0, 0]], padding=0), "row 1, which has 0 tokens"),
+    (lambda: ai.Examples([[0, 5, 6, 7], [0, 5, 0, 0]], padding=0),
+     "row 1 begins and ends with 0; is it padding or a token.*attention_mask"),
+    (lambda: ai.Examples(TOKENS, attention_mask=[[1, 1, 1]]),
+     r"attention_mask is .*; expected 1 \(a token\) or 0 \(padding\) in shape \(3, 4\)"),
+    *((lambda mask=mask: ai.Examples([[1, 2]], attention_mask=mask),
+       "attention_mask is .*; expected 1") for mask in ([[1, 2]], [["a", "b"]])),
+    (lambda: ai.Examples([[1, 2]], attention_mask=[[0, 0]]), "row 0, which has 0 tokens"),
+    (lambda: ai.Examples([[1, 2, 3]], at=1, attention_mask=[[1, 0, 1]]),
+     "at is 1 in row 0, which has 2 tokens from position 0 on; the rest is padding"),
+    (lambda: ai.Examples(TOKENS, places={"verb": 9}), "verb is 9 in row 0"),
+    (lambda: ai.Examples(TOKENS, places={"verb": 1}).positions("vreb"), "did you mean 'verb'"),
+    (lambda: ai.last_logits(random_model(), ai.Examples([[120]])), "expected 0 to 119"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "message"), REFUSED)
 def test_what_does_not_fit_is_refused(
     make: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,25 +1,34 @@
 """Sequences: functions of (seed, stream, index), meaning, disjoint splits, speed and size."""
 
-import inspect
 import re
 import time
 import tracemalloc
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_tasks import tasks
+from refusals import assert_refused
+from small_models import FEW_KEYS
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
-from anchor_interp.tasks.counterfactuals import contrast_pairs, replace_keys, swap_anchors
+from anchor_interp.tasks.counterfactuals import contrast_pairs, replace_keys
 from anchor_interp.tasks.functions import ROLES
 from anchor_interp.tasks.hashing import batch_indices, epoch_order, hash_counter, stream_key
-from anchor_interp.tasks.sequences import Sequences, assemble, draw, draw_noise, sample
+from anchor_interp.tasks.sequences import (
+    Sequences,
+    aligned_sequences,
+    assemble,
+    draw,
+    draw_noise,
+    position_roles,
+    sample,
+)
 
 NEURIPS = TASKS["neurips"]
 
@@ -68,17 +77,13 @@ def test_the_every_position_rule_bans_noise_from_test_positions() -> None:
     assert ((free % task.length == places) & (free >= task.key_min)).any()
 
 
-def test_fewer_sequences_are_a_prefix_of_more() -> None:
+def test_sequences_depend_on_seed_stream_and_index_alone() -> None:
     few, many = sample(NEURIPS, "train", 1000, seed=5), sample(NEURIPS, "train", 70_000, seed=5)
     np.testing.assert_array_equal(few.tokens, many.tokens[:1000])
     np.testing.assert_array_equal(few.targets, many.targets[:1000])
-
-
-def test_seeds_and_streams_differ() -> None:
-    base = sample(NEURIPS, "train", 100, seed=0).tokens
-    assert not np.array_equal(base, sample(NEURIPS, "train", 100, seed=1).tokens)
-    other = draw(NEURIPS, NEURIPS.seen, "train", 100, seed=0, stream="other").tokens
-    assert not np.array_equal(base, other)
+    assert not np.array_equal(few.tokens, sample(NEURIPS, "train", 1000, seed=1).tokens)
+    other = draw(NEURIPS, NEURIPS.seen, "train", 1000, seed=5, stream="other").tokens
+    assert not np.array_equal(few.tokens, other)
 
 
 def test_the_generator_is_pinned() -> None:
@@ -91,8 +96,12 @@ def test_the_generator_is_pinned() -> None:
     assert outputs.tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
-def test_draws_are_uniform() -> None:
+def test_many_draws_are_uniform_small_and_take_seconds() -> None:
+    began = time.process_time()
     drawn = sample(NEURIPS, "train", 900_000, seed=2)
+    assert time.process_time() - began < 5
+    arrays = (drawn.tokens, drawn.targets, drawn.key, drawn.position, drawn.pair, drawn.role)
+    assert sum(array.nbytes for array in arrays) == 900_000 * (9 + 5)
     for column, n in ((drawn.pair, 15), (drawn.position, 7)):
         counts = np.bincount(column)
         counts = counts[counts > 0]
@@ -102,27 +111,11 @@ def test_draws_are_uniform() -> None:
     noise = drawn.tokens[drawn.position < 6][:, 8]
     counts = np.bincount(noise, minlength=100)[20:]
     assert np.abs(counts / counts.mean() - 1).max() < 6 / np.sqrt(counts.mean())
-
-
-def test_900_000_sequences_in_seconds_and_megabytes() -> None:
-    began = time.process_time()
-    drawn = sample(NEURIPS, "train", 900_000, seed=0)
-    assert time.process_time() - began < 5
-    kept = (drawn.tokens, drawn.targets, drawn.key, drawn.position, drawn.pair, drawn.role)
-    assert sum(array.nbytes for array in kept) == 900_000 * (9 + 5)
     tracemalloc.start()
     sample(NEURIPS, "train", 300_000, seed=0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 20e6  # 64-bit tokens alone would take 21.6 MB
-
-
-def test_swapping_anchors_twice_is_the_identity() -> None:
-    drawn = sample(NEURIPS, "ood", 200, seed=0)
-    swapped = swap_anchors(drawn)
-    assert (swapped != drawn.tokens).sum() == 2 * 200  # (4, 3) -> (3, 4)
-    again = swap_anchors(Sequences(**{**vars(drawn), "tokens": swapped}))
-    np.testing.assert_array_equal(again, drawn.tokens)
 
 
 def test_replacing_keys_changes_only_the_keys() -> None:
@@ -196,50 +189,6 @@ def test_where_keeps_the_sequences_of_these_pairs() -> None:
     assert len(drawn[~mirrored].where(pair=(3, 4))) == 0  # drawn, but none is left
 
 
-def test_where_refuses_values_of_another_kind() -> None:
-    drawn = sample(NEURIPS, "id", 5, seed=1)
-    for wrong in ({"pair": 3}, {"pair": "34"}, {"pair": (3, 4.5)}):
-        (name,) = wrong
-        with pytest.raises(ConfigError, match=f"^{name} is "):
-            inspect.unwrap(Sequences.where)(drawn, **wrong)
-
-
-def test_the_text_of_sequences_is_one_line() -> None:
-    assert repr(sample(NEURIPS, "ood", 30, seed=1)) == (
-        "Sequences: 30 of 9 tokens, 1 ordered pairs, targets unseen"
-    )
-
-
-def test_the_tensor_holds_the_tokens_as_a_model_reads_them() -> None:
-    drawn = sample(NEURIPS, "id", 5, seed=1)
-    assert drawn.tensor.dtype == torch.int64
-    assert drawn.tensor.tolist() == drawn.tokens.tolist()
-    drawn.tensor[0] = 0  # a copy
-    assert drawn.tokens.min() > 0
-
-
-def test_invalid_requests_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"split is 'trian'; expected .*did you mean 'train'"):
-        # unwrapped: the shape checks of the tests would refuse the type first
-        inspect.unwrap(sample)(NEURIPS, "trian", 1, seed=0)
-    with pytest.raises(ConfigError, match="n is -1"):
-        sample(NEURIPS, "train", -1, seed=0)
-    with pytest.raises(ConfigError, match="no pair to draw from"):
-        sample(AnchorTask(), "ood", 1, seed=0)
-    with pytest.raises(ConfigError, match="seed is -1"):
-        stream_key(-1, "x")
-    with pytest.raises(ConfigError, match=r"\(9, 9\) is not made"):
-        draw(NEURIPS, [(9, 9)], "all", 1, seed=0, stream="x")
-    assert len(sample(NEURIPS, "train", 0, seed=0)) == 0
-
-
-def test_provenance_holds_the_arguments() -> None:
-    drawn = sample(NEURIPS, "id", 10, seed=3)
-    assert drawn.provenance["seed"] == 3
-    assert drawn.provenance["stream"] == "id"
-    assert drawn.provenance["n"] == 10
-
-
 def test_assembled_sequences_hold_the_given_parts() -> None:
     pairs, keys, positions = np.array([11, 0, 14]), np.array([20, 99, 50]), np.array([0, 6, 3])
     noise = np.full((3, 9), 77)
@@ -257,41 +206,77 @@ def test_assembled_sequences_hold_the_given_parts() -> None:
     assert (assemble(NEURIPS, anew, *columns).tokens == drawn.tokens).all()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"targets": np.zeros(2, np.uint8)}, "the length of targets is 2; expected at least 3"),
-        ({"tokens": np.full((3, 9), 300)}, "array [n, length] of integers from 0 to 255"),
-        ({"key": np.array([1, -1, 2])}, "expected an array [n] of integers from 0 to 255"),
-        (
-            {"key": np.zeros(3)},
-            "key is an array of float64, shape (3,); expected an array [n] of integers",
-        ),
-        ({"tokens": np.zeros(3, np.uint8)}, "expected an array [n, length]"),
-        ({"pair": [0, 1, [2]]}, "expected an array [n]"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"targets": np.zeros(2, np.uint8)}, "the length of targets is 2; expected at least 3"),
+    ({"tokens": np.full((3, 9), 300)}, "array [n, length] of integers from 0 to 255"),
+    ({"key": np.array([1, -1, 2])}, "expected an array [n] of integers from 0 to 255"),
+    ({"key": np.zeros(3)}, "array of float64, shape (3,); expected an array [n] of integers"),
+    ({"tokens": np.zeros(3, np.uint8)}, "expected an array [n, length]"),
+    ({"pair": [0, 1, [2]]}, "expected an array [n]"),
+])  # fmt: skip
 def test_sequences_by_hand_are_checked_when_made(
     changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     drawn = sample(NEURIPS, "train", 3, seed=0)
+    assert_refused(lambda: Sequences(**vars(drawn) | changes), re.escape(message), monkeypatch)
     wide = Sequences(**vars(drawn) | {"tokens": drawn.tokens.astype(int)})
     assert wide.tokens.dtype == np.uint8
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        Sequences(**vars(drawn) | changes)
 
 
-@pytest.mark.parametrize("pair", [(1, 2), (3, 44)])
-def test_where_refuses_a_pair_that_was_not_drawn(pair: tuple[int, int]) -> None:
-    drawn = sample(NEURIPS, "ood", 5, seed=1)
-    message = f"pair ({pair[0]},{pair[1]}) is not among the pairs drawn ((4,3))"
-    for some in (drawn, drawn[:0]):
-        with pytest.raises(ConfigError, match=re.escape(message)):
-            some.where(pair=[(4, 3), pair])
+OOD = sample(NEURIPS, "ood", 5, seed=1)
+
+
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: sample(NEURIPS, cast(Any, "trian"), 1, seed=0), "split is 'trian'; expected .*did yo"),
+    (lambda: sample(NEURIPS, "train", -1, seed=0), "n is -1"),
+    (lambda: sample(AnchorTask(), "ood", 1, seed=0), "no pair to draw from"),
+    (lambda: stream_key(-1, "x"), "seed is -1"),
+    (lambda: draw(NEURIPS, [(9, 9)], "all", 1, seed=0, stream="x"), r"\(9, 9\) is not made"),
+    *((lambda wrong=wrong: OOD.where(pair=wrong), "^pair is ")
+      for wrong in (3, "34", (3, 4.5))),
+    *((lambda some=some: some.where(pair=[(4, 3), (3, 44)]),
+       r"pair \(3,44\) is not among the pairs drawn \(\(4,3\)\)") for some in (OOD, OOD[:0])),
+])  # fmt: skip
+def test_wrong_requests_are_refused(
+    call: Callable[[], object], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_refused(call, message, monkeypatch)
 
 
 def test_where_takes_a_pair_that_came_by_exchange() -> None:
     clean, corrupted = contrast_pairs(NEURIPS, "order", 100, seed=0)
     n = len(clean.where(pair=(3, 4)))
     assert len(corrupted.where(pair=(4, 3))) == n > 0
+
+
+def test_roles_of_positions() -> None:
+    noise = "noise"
+    assert position_roles(9, 1) == (noise, "key", "first", "second", *[noise] * 4, "last")
+    assert position_roles(9, 6) == (*[noise] * 6, "key", "first", "second")
+
+
+@pytest.mark.parametrize("position", [0, 2, 6])
+def test_all_keys_stand_at_the_position(position: int) -> None:
+    pairs = ((1, 2), (3, 4))
+    found = aligned_sequences(FEW_KEYS, position, 40, seed=3, pairs=pairs, keys="test")
+    assert len(found) == len(found.tokens) == 40
+    assert (found.position == position).all()
+    assert (found.tokens[:, position] == found.key).all()
+    anchors = found.tokens[:, position + 1 : position + 3]
+    assert {tuple(pair) for pair in anchors.tolist()} == set(pairs)
+    assert (found.key % 9 == position).all()  # what a test key is
+    fewer = aligned_sequences(FEW_KEYS, position, 7, seed=3, pairs=pairs, keys="test")
+    assert (fewer.tokens == found.tokens[:7]).all()
+    others = aligned_sequences(FEW_KEYS, position, 40, seed=4, pairs=pairs, keys="test")
+    assert (others.tokens != found.tokens).any()
+
+
+def test_a_position_without_keys_is_refused() -> None:
+    task = AnchorTask(key_min=20, key_max=21, unseen=())  # test keys stand at 2 and 3 alone
+    assert len(aligned_sequences(task, 2, 3, seed=0, keys="test"))
+    with pytest.raises(ConfigError, match="no test key stands at position 4; choose another"):
+        aligned_sequences(task, 4, 3, seed=0, keys="test")
+    with pytest.raises(ConfigError, match="no all key stands at position 7"):
+        aligned_sequences(task, 7, 3, seed=0)
+    with pytest.raises(ConfigError, match="no pair to draw from"):
+        aligned_sequences(FEW_KEYS, 2, 3, seed=0, pairs=[])

@@ -1,8 +1,6 @@
 """The contract of a task: its examples are checked, its class is found by its kind."""
 
 import importlib
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -83,38 +81,53 @@ def test_examples_of_ragged_lists() -> None:
         Dataset.of([[1], [2]], [[3]])
 
 
-@pytest.mark.parametrize(
-    ("task", "message"),
-    [
-        (
-            made(of([1], [7])),
-            "train of the task made has a token outside",
-        ),
-        (made(of([-1], [2])), "has a token outside its vocabulary of 4 in example 0"),
-        (
-            made(of([1, 3], [2]), n_input_tokens=3),
-            r"before the last position that is not below n_input_tokens \(3\) in example 0",
-        ),
-        (made(of([1] * 4, [2, 3])), "has more than 5 tokens in example 0"),
-        (made(of([1], [])), "predicts no token, the first one or padding in example 0"),
-        (made(of([], [1, 2])), "predicts no token, the first one or padding in example 0"),
-        (
-            made(lambda n: of([1], [2])(n + 1)),
-            r"expected \(2, pos\) twice and \(2,\)",
-        ),
-        (made(of([1], [2, 3]), answers_last=True), "predicts other tokens than the last"),
-        (
-            made(of([1], [2, 3]), end=0),
-            r"an answer that is not one stretch of .*\(0\) in example 0",
-        ),
-        (made(of([1], [0, 2, 0]), end=0), "up to its only end"),
-        (made(arrays([[1, 2, 3, 0]], [[0, 1, 0, 1]]), end=0), "not one stretch of tokens"),
-        (made(arrays([[1, 2, 3]], [[0, 1]])), r"of \(\(2, 3\), \(2, 2\), \(2,\)\); expected"),
-    ],
-)
+NOT_A_STRETCH = r"an answer that is not one stretch of .*\(0\) in example 0"
+
+
+@pytest.mark.parametrize(("task", "message"), [
+    (made(of([1], [7])), "train of the task made has a token outside"),
+    (made(of([-1], [2])), "has a token outside its vocabulary of 4 in example 0"),
+    (made(of([1, 3], [2]), n_input_tokens=3),
+     r"before the last position that is not below n_input_tokens \(3\) in example 0"),
+    (made(of([1] * 4, [2, 3])), "has more than 5 tokens in example 0"),
+    (made(of([1], [])), "predicts no token, the first one or padding in example 0"),
+    (made(of([], [1, 2])), "predicts no token, the first one or padding in example 0"),
+    (made(lambda n: of([1], [2])(n + 1)), r"expected \(2, pos\) twice and \(2,\)"),
+    (made(of([1], [2, 3]), answers_last=True), "predicts other tokens than the last"),
+    (made(of([1], [2, 3]), end=0), NOT_A_STRETCH),
+    (made(of([1], [0, 2, 0]), end=0), "up to its only end"),
+    (made(arrays([[1, 2, 3, 0]], [[0, 1, 0, 1]]), end=0), NOT_A_STRETCH),
+    (made(arrays([[1, 2, 3]], [[0, 1]])), r"of \(\(2, 3\), \(2, 2\), \(2,\)\); expected"),
+    (made(of([1], [2]), chance=50.0), r"the chance of the task made is 50.0; expected at most 1"),
+])  # fmt: skip
 def test_examples_that_break_the_contract_are_refused(task: Task, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         draw_examples(task, "train", 2, seed=0)
+
+
+@pytest.mark.parametrize(("draw", "given", "plane", "message"), [
+    (draw_aspects, {"size": [1]}, None,
+     r"the aspect 'size' of the task made is \[1\]; expected 2 values"),
+    (draw_aspects, {"size": [1, "b"]}, None, "expected 2 values, str alone or int alone"),
+    (draw_aspects, {"size": [1.5, 2.5]}, None, r"is \[1.5, 2.5\]; expected"),
+    (draw_aspects, {"a": np.arange(2)}, Plane("a", "b"),
+     r"plane of the task made names 'b'; expected one of its aspects \(a\)"),
+    (draw_aspects, {"a": [3, -2], "b": [0, 1]}, Plane("a", "b"),
+     r"names 'a'; .* \(a, b\) with whole numbers from 0"),
+    (draw_aspects, {"a": [3, 2], "b": ["x", "y"]}, Plane("a", "b"),
+     "names 'b'; .* with whole numbers"),
+    (draw_baselines, {"short": [True]}, None,
+     r"the baseline 'short' of the task made has bool values of shape \(1,\)"),
+    (draw_baselines, {"share": [0.5, 1.0]}, None,
+     r"has float64 values of shape \(2,\); expected bool and \(2,\)"),
+])  # fmt: skip
+def test_wrong_aspects_and_baselines_are_refused(
+    draw: Callable[[Task, Dataset], object], given: object, plane: object, message: str
+) -> None:
+    answers = {name: lambda _self, _examples: given for name in ("aspects", "baselines")}
+    task = made(of([1], [2]), plane=plane, **answers)
+    with pytest.raises(ConfigError, match=message):
+        draw(task, draw_examples(task, "train", 2, seed=0))
 
 
 def test_the_last_position_may_have_a_token_that_no_model_reads() -> None:
@@ -125,54 +138,6 @@ def test_the_aspect_of_every_task_is_the_length_of_its_answers() -> None:
     drawn = Dataset.of([[1], [1, 2]], [[2, 3, 0], [0]])
     assert draw_aspects(made(of([1], [0]), end=0), drawn) == {"length": [2, 0]}
     assert draw_aspects(made(of([1], [0])), drawn) == {"length": [3, 1]}
-
-
-@pytest.mark.parametrize(
-    ("given", "plane", "message"),
-    [
-        ({"size": [1]}, None, r"the aspect 'size' of the task made is \[1\]; expected 2 values"),
-        ({"size": [1, "b"]}, None, "expected 2 values, str alone or int alone"),
-        ({"size": [1.5, 2.5]}, None, r"is \[1.5, 2.5\]; expected"),
-        (
-            {"a": np.arange(2)},
-            Plane("a", "b"),
-            r"plane of the task made names 'b'; expected one of its aspects \(a\)",
-        ),
-        (
-            {"a": [3, -2], "b": [0, 1]},
-            Plane("a", "b"),
-            r"names 'a'; .* \(a, b\) with whole numbers from 0",
-        ),
-        ({"a": [3, 2], "b": ["x", "y"]}, Plane("a", "b"), "names 'b'; .* with whole numbers"),
-    ],
-)
-def test_wrong_aspects_are_refused(given: object, plane: object, message: str) -> None:
-    task = made(of([1], [2]), aspects=lambda _self, _examples: given, plane=plane)
-    with pytest.raises(ConfigError, match=message):
-        draw_aspects(task, draw_examples(task, "train", 2, seed=0))
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            {"short": [True]},
-            r"the baseline 'short' of the task made has bool values of shape \(1,\)",
-        ),
-        ({"share": [0.5, 1.0]}, r"has float64 values of shape \(2,\); expected bool and \(2,\)"),
-    ],
-)
-def test_wrong_baselines_are_refused(given: object, message: str) -> None:
-    task = made(of([1], [2]), baselines=lambda _self, _examples: given)
-    with pytest.raises(ConfigError, match=message):
-        draw_baselines(task, draw_examples(task, "train", 2, seed=0))
-
-
-def test_chance_is_a_share() -> None:
-    with pytest.raises(
-        ConfigError, match=r"the chance of the task made is 50.0; expected at most 1"
-    ):
-        draw_examples(made(of([1], [2]), chance=50.0), "train", 2, seed=0)
 
 
 def test_a_token_without_a_word_is_spelled_as_its_number() -> None:
@@ -306,13 +271,9 @@ def test_a_question_without_an_answer_is_named() -> None:
         RunConfig(Mute())
 
 
-def test_a_task_too_large_for_the_model_is_refused() -> None:
-    for changes, message in (
-        ({"d_vocab": 20}, "model.d_vocab is 20; the task's tokens and targets need at least 21"),
-        ({"n_ctx": 57}, "model.n_ctx is 57; the task's sequences have 58 tokens"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            preset("scan", **changes)
+def test_a_task_longer_than_the_models_context_is_refused() -> None:
+    with pytest.raises(ConfigError, match="n_ctx is 57; the task's sequences have 58 tokens"):
+        preset("scan", n_ctx=57)
 
 
 OWN = '''
@@ -340,7 +301,8 @@ def own_file(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "echo_task.py"
     path.write_text(OWN)
     yield path
-    sys.modules.pop("_task_echo_task", None)
+    for name in ("_task_echo_task", "echo_task"):
+        sys.modules.pop(name, None)
 
 
 def test_tasks_of_named_files_are_found(own_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,11 +322,10 @@ def test_tasks_of_named_files_are_found(own_file: Path, monkeypatch: pytest.Monk
         from_dict(Task, data)
 
 
-def test_a_module_that_is_imported_passes_its_tasks_on(own_file: Path) -> None:
-    program = (
-        "import echo_task; from anchor_interp.tasks import registry;print(registry.further_tasks())"
-    )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(own_file.parent), *sys.path])}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout.strip() == str((str(own_file),))
+def test_a_module_that_is_imported_passes_its_tasks_on(
+    own_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(own_file.parent)
+    monkeypatch.setattr(registry, "CLASSES", {})
+    importlib.import_module("echo_task")
+    assert registry.further_tasks() == (str(own_file),)

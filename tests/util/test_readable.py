@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -13,19 +11,13 @@ from small_models import FEW_KEYS, small_exact
 import anchor_interp as ai
 from anchor_interp._util.readable import Readable
 from anchor_interp.analysis.circuits import Circuit, score_circuit
-from anchor_interp.analysis.fingerprint import fingerprint_model
 from anchor_interp.analysis.logit_attribution import attribute_logits, logit_lens
 from anchor_interp.analysis.mechanism import NUMBERS
 from anchor_interp.analysis.rivals import compare_circuit
 from anchor_interp.analysis.routes import ROUTES, route_edges, route_scores
 from anchor_interp.analysis.similarity import value_similarity
-from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.interventions.interchange import interchange, random_subspace
-from anchor_interp.interventions.metrics import logit_difference
 from anchor_interp.interventions.patching import PatchResult, patch
-from anchor_interp.interventions.sites import Site
-from anchor_interp.models.complexity import complexity
-from anchor_interp.tasks.counterfactuals import contrast_pairs, interchange_pairs
 from anchor_interp.tasks.sequences import aligned_sequences, position_roles
 
 MODEL = small_exact("inferential", "post")
@@ -33,20 +25,24 @@ MODEL = small_exact("inferential", "post")
 
 @functools.cache
 def patched() -> PatchResult:
-    pairs = contrast_pairs(FEW_KEYS, "key", 30, seed=0)
-    sites = [Site("resid_pre", 0, "key"), Site("resid_pre", 1, "key"), Site("resid_pre", 1)]
-    return patch(MODEL, *pairs, sites, logit_difference(*pairs))
+    pairs = ai.contrast_pairs(FEW_KEYS, "key", 30, seed=0)
+    sites = [
+        ai.Site("resid_pre", 0, "key"),
+        ai.Site("resid_pre", 1, "key"),
+        ai.Site("resid_pre", 1),
+    ]
+    return patch(MODEL, *pairs, sites, ai.logit_difference(*pairs))
 
 
 @functools.cache
 def results() -> dict[str, Readable]:
-    site = Site("resid_post", 0, "first")
+    site = ai.Site("resid_post", 0, "first")
     edges = route_edges(MODEL, ROUTES["inferential"], 9, 2)
     circuit = Circuit(edges, position_roles(9, 2))
     run = ai.load("tiny/inferential/1")
     pre = run.transformer, ai.sample(run.config.anchor_task, "id", 20, seed=0)
-    bench = EdgeAblation(MODEL, aligned_sequences(FEW_KEYS, 2, 30, seed=0))
-    pair = contrast_pairs(FEW_KEYS, "key", 20, seed=0)
+    bench = ai.EdgeAblation(MODEL, aligned_sequences(FEW_KEYS, 2, 30, seed=0))
+    pair = ai.contrast_pairs(FEW_KEYS, "key", 20, seed=0)
     residual = ai.edge_attribution(MODEL, *pair, ai.logit_difference(*pair), steps=8)
     return {
         "Run": run,
@@ -54,22 +50,22 @@ def results() -> dict[str, Readable]:
         "Evaluation": ai.evaluate(MODEL, FEW_KEYS, n=20),
         "PatchResult": patched(),
         "Similarity": value_similarity(MODEL, FEW_KEYS, n_contexts=2),
-        "Complexity": complexity(MODEL),
+        "Complexity": ai.complexity(MODEL),
         "Circuit": circuit,
         "CircuitScores": score_circuit(bench, circuit),
         "CircuitComparison": compare_circuit(bench, circuit, n_random=20),
         "EdgeAblation": bench,
         "EdgeAttribution": residual,
         "CircuitCurve": score_circuit(
-            EdgeAblation(MODEL, pair.clean, references=pair.corrupted, parts="residual edges"),
+            ai.EdgeAblation(MODEL, pair.clean, references=pair.corrupted, parts="residual edges"),
             [residual.circuit(n) for n in (5, 23)],
             n_random=3,
         ),
         "RouteScores": route_scores(MODEL, FEW_KEYS, n=50),
-        "ContrastPairs": contrast_pairs(FEW_KEYS, "key", 500, seed=0),
-        "Fingerprint": fingerprint_model(MODEL, FEW_KEYS, max_seconds=0.01, quiet=True),
-        "InterchangeResult": interchange(MODEL, interchange_pairs(FEW_KEYS, 50, seed=0), site),
-        "InterchangePairs": interchange_pairs(FEW_KEYS, 50, seed=0),
+        "ContrastPairs": ai.contrast_pairs(FEW_KEYS, "key", 500, seed=0),
+        "Fingerprint": ai.fingerprint_model(MODEL, FEW_KEYS, max_seconds=0.01, quiet=True),
+        "InterchangeResult": interchange(MODEL, ai.interchange_pairs(FEW_KEYS, 50, seed=0), site),
+        "InterchangePairs": ai.interchange_pairs(FEW_KEYS, 50, seed=0),
         "Subspace": random_subspace(MODEL.cfg.d_model, 4, seed=0),
         "Sequences": ai.sample(FEW_KEYS, "id", 50, seed=0),
         "LogitLens": logit_lens(*pre),
@@ -78,25 +74,16 @@ def results() -> dict[str, Readable]:
     }
 
 
-NAMES = (
-    "Run", "ExactRun", "Evaluation", "PatchResult", "Similarity", "Complexity",
-    "Circuit", "CircuitScores", "CircuitComparison", "EdgeAblation", "RouteScores", "ContrastPairs",
-    "Fingerprint", "InterchangeResult", "InterchangePairs", "Subspace", "Sequences", "LogitLens",
-    "Attribution", "EdgeAttribution", "CircuitCurve", "Analysis",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_text_is_short_and_the_table_small(name: str) -> None:
-    result = results()[name]
-    lines = repr(result).splitlines()
-    assert lines[0].startswith(f"{name}: ")
-    assert len(lines) <= 3
-    assert max(map(len, lines)) <= 320
-    page = result._repr_html_()
-    assert page.startswith(f"<pre>{name}: ")
-    assert page.count("<tr") <= 11  # the head and ten rows
-    assert len(page) < 12_000
+def test_the_text_is_short_and_the_table_small() -> None:
+    for name, result in results().items():
+        lines = repr(result).splitlines()
+        assert lines[0].startswith(f"{name}: ")
+        assert len(lines) <= 3, name
+        assert max(map(len, lines)) <= 320, name
+        page = result._repr_html_()
+        assert page.startswith(f"<pre>{name}: ")
+        assert page.count("<tr") <= 11, name  # the head and ten rows
+        assert len(page) < 12_000, name
 
 
 def test_the_numbers_are_those_of_the_result() -> None:
@@ -119,13 +106,7 @@ def test_the_numbers_are_those_of_the_result() -> None:
 
 def test_tables_have_one_row_each() -> None:
     found: Any = results()
-    recovery = patched().recovery()
-    frame = patched().to_frame()
-    assert frame["site"].tolist() == ["resid_pre L0 key", "resid_pre L1 key", "resid_pre L1 all"]
-    assert frame["layer"].tolist() == [0, 1, 1]
-    assert frame["position"].tolist() == ["key", "key", "all"]
-    np.testing.assert_allclose(frame["recovery"], recovery)
-    assert recovery.tolist() == pytest.approx([1, 0, 1], abs=1e-3)
+    assert patched().recovery().tolist() == pytest.approx([1, 0, 1], abs=1e-3)
     pairs = found["Evaluation"].to_frame()
     assert pairs["pair"].tolist() == list(FEW_KEYS.pairs)
     ranks = found["Complexity"].to_frame()
@@ -189,22 +170,3 @@ def test_no_markup_of_a_name_reaches_the_page() -> None:
     page = Circuit(np.ones((1, 1, 3, 3), bool), roles)._repr_html_()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
-
-
-def test_what_is_not_told_apart_has_no_recovery() -> None:
-    found = patched()
-    same = dataclasses.replace(found, corrupted=found.clean)
-    assert "30 examples, 0 told apart" in repr(same)
-    assert "nothing to recover" in repr(same)
-    assert same.to_frame()["recovery"].isna().all()
-
-
-def test_pandas_is_loaded_for_a_table_alone() -> None:
-    code = (
-        "import sys, anchor_interp as ai; from anchor_interp.sweeps.folder import SweepFolder; "
-        "from anchor_interp.behaviour.phase import *; assert 'pandas' not in sys.modules; "
-        "cells = CellAccuracy(1, 1, 1, 1); pairs = (PairAccuracy((1, 2), 'unseen', 1, 0.5),); "
-        "e = Evaluation(1, 1, 1, 1, 1, 1, 1, pairs, (), cells, 1, 1, 1, 1, 10, 0); repr(e); "
-        "assert 'pandas' not in sys.modules; assert e.to_frame().test_keys.tolist() == [0.5]"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
