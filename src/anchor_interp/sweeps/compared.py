@@ -28,6 +28,7 @@ from anchor_interp.sweeps.folder import read_table
 FEWEST = 5  # runs of a kind, below which nothing is compared
 _YES, _NO = ("true", "yes", "1", "1.0"), ("false", "no", "0", "0.0", "")
 _NAMED = 4  # columns of a row in a warning
+_OF_ROWS = ("", "index", "Unnamed: 0")  # columns in which pandas numbers rows
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -116,7 +117,8 @@ def distinct_runs(rows: Sequence[TableRow]) -> list[TableRow]:
             name = str(plain(name))
             runs[name] = _together(runs[name], row) if name in runs else row
             continue
-        runs[i], text = row, repr(sorted(row.items(), key=repr))
+        runs[i] = row
+        text = repr(sorted((item for item in row.items() if item[0] not in _OF_ROWS), key=repr))
         if text in seen:
             again.append(words(dict([*row.items()][:_NAMED])))
         seen.add(text)
@@ -142,6 +144,10 @@ def _rows(table: Any) -> list[TableRow]:
     if isinstance(table, str | Path):
         return read_table(table, whole=False)
     if hasattr(table, "to_dict"):
+        table = table.reset_index([name for name in table.index.names if name is not None])
+        if not table.columns.is_unique:
+            twice = table.columns[table.columns.duplicated()][0]
+            raise ConfigError(f"the column {twice!r} occurs twice; keep one")
         table = table.astype(object).where(table.notna(), None).to_dict("records")
     if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
         raise ConfigError(f"table is {shown(table)}; expected a sweep folder, its table or rows")

@@ -1,5 +1,6 @@
 """Examples, aspects and baselines of a task, checked against its contract once they are drawn."""
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from anchor_interp.tasks.task import Task
 
 MAX_EXAMPLES = 1 << 31
 """Most examples of one request."""
+_LOGGER = logging.getLogger(__name__)
 _BLOCK, _MOST_BLOCKS = 1 << 22, 16  # tokens that are checked at a time, and how often at most
 
 
@@ -35,6 +37,35 @@ def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Dataset:
             if wrong.any():
                 raise ConfigError(f"{where} {what} in example {start + int(wrong.argmax())}")
     return drawn
+
+
+def check_repeats(task: Task, drawn: Dataset, *, seed: int) -> None:
+    """ConfigError if the first of these training examples change with how many are drawn."""
+    few = draw_examples(task, "train", min(len(drawn), 16), seed=seed)
+    if [*_rows(few)] != [*_rows(drawn.rows(slice(len(few))))]:
+        what = f"the first {len(few)} of {len(drawn):,} training examples of the task {task.kind}"
+        need = "draw an example from its seed and index alone (anchor_interp.tasks.hashing)"
+        raise ConfigError(f"{what} are not those of a request for {len(few)}; {need}")
+
+
+def untrained(task: Task, split: str, drawn: Dataset, training: Dataset | None) -> Dataset:
+    """The examples of a split that training does not hold; ConfigError if it holds all of them."""
+    if training is None or not len(drawn):
+        return drawn
+    held = set(_rows(training))
+    new = np.array([row not in held for row in _rows(drawn)])
+    if n := int((~new).sum()):
+        what = f"training holds {n} of {len(new)} examples of the split {split}"
+        what = f"{what} of the task {task.kind}; an example belongs into one split"
+        if n == len(new):
+            raise ConfigError(what)
+        _LOGGER.warning("%s: these are left out", what)
+    return drawn.rows(new) if n else drawn
+
+
+def _rows(examples: Dataset) -> Iterator[bytes]:
+    rows = zip(examples.tokens.astype(np.int64), examples.lengths, strict=True)
+    return (row[:length].tobytes() for row, length in rows)
 
 
 def _faults(task: Task, part: Dataset) -> Iterator[tuple[Any, str]]:

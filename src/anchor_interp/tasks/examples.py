@@ -186,8 +186,12 @@ class Examples(Readable):
         is_table = hasattr(labels, "columns")  # a DataFrame
         named: Any = labels if is_table else checked(labels, Mapping | None, "labels") or {}
         places = checked(places, Mapping | None, "places") or {}
-        self.labels = {name: self._column(np.asarray(v), name) for name, v in dict(named).items()}
+        self.labels = {name: self._column(_wide(v), name) for name, v in dict(named).items()}
         self.places = {name: self._columns(at, name) for name, at in places.items()}
+        if (asked := self.each_answer) is not None and len(np.unique(asked)) > 1:
+            if (np.take_along_axis(self.tokens, self.each_at, 1) == asked).all():
+                _LOGGER.warning("every answer is the token at the position where it is read; a "
+                                "model predicts the next token: at may be one too large")  # fmt: skip
         if taken := {"all", "last", "noise", "other"}.intersection(self.places):
             raise ConfigError(f"rename the place {min(taken)!r}; all, last, noise, other are taken")
 
@@ -377,6 +381,12 @@ def check_aligned(**named: Examples) -> None:
         if n := other_at.sum():
             where = f"elsewhere in {n} of {len(a)} {other} examples; pair rows whose places agree"
             raise ConfigError(f"{place!r} is {where}")
+
+
+def _wide(label: Any) -> np.ndarray:
+    """A label as an array; small integers would overflow in sums."""
+    values = np.asarray(label)
+    return values.astype(np.int64) if values.dtype.kind in "iu" else values
 
 
 def _mask(given: Any, shape: tuple[int, ...]) -> Bool[np.ndarray, "n pos"]:

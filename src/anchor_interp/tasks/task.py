@@ -244,4 +244,9 @@ def plain_fields(config: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=16)
 def _index(words: tuple[str, ...]) -> dict[str, int]:
+    for token, word in enumerate(words):
+        if word.split() != [word] or words.index(word) < token:
+            raise ConfigError(
+                f"the word {shown(word)} of token {token} is there twice or has spaces"
+            )
     return {word: token for token, word in enumerate(words)}
