@@ -373,12 +373,19 @@ class Countless(Task):
 registry.CLASSES.pop("countless")
 
 
-def test_wrong_examples_leave_nothing_behind(tmp_path: Path) -> None:
+def test_wrong_examples_leave_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = anchor_interp.RunConfig(Wrong(), START.model, START.init, START.train)
     with pytest.raises(
         ConfigError,
         match="ood of the task wrong has a token outside its vocabulary",
     ):
+        train(config, tmp_path / "run", device="cpu", quiet=True)
+    monkeypatch.setattr(
+        Wrong, "examples", lambda *asked, **_: Dataset.of([[1]] * asked[-1], [[1]] * asked[-1])
+    )
+    with pytest.raises(ConfigError, match="training holds 512 of 512 examples of the split ood"):
         train(config, tmp_path / "run", device="cpu", quiet=True)
     config = replace(config, task=Countless())
     with pytest.raises(ConfigError, match=r"'size' of the task countless .* expected \d+ values"):

@@ -122,6 +122,10 @@ def distinct_runs(rows: Sequence[TableRow]) -> list[TableRow]:
         if text in seen:
             again.append(words(dict([*row.items()][:_NAMED])))
         seen.add(text)
+    for name in {"step", "epoch"} if 0 in runs else ():
+        if len({row.get(name) for row in rows}) > 1:
+            text = "each row counts as a run, and rows have several values of %s; keep one a run"
+            _LOGGER.warning(f"{text} (where), or give a column run_id", name)
     if again:
         text = "%d of %d rows repeat another one whole and count as further runs (%.300s); %s"
         such, to_do = "; ".join(dict.fromkeys(again)), "a column run_id would tell copies from runs"

@@ -129,6 +129,14 @@ def warn_of_ends(padding: int | None) -> None:
     )
 
 
+@functools.cache
+def warn_of_place(is_read: bool) -> None:
+    """Warn once if every answer is the token that stands where it is read."""
+    if is_read:
+        what = "every answer is the token at the position where it is read (at)"
+        _LOGGER.warning("%s; a model predicts the next token: at may be one too large", what)
+
+
 class Examples(Readable):
     """What an analysis is about: sequences, where each is answered, and with what.
 
@@ -189,9 +197,7 @@ class Examples(Readable):
         self.labels = {name: self._column(_wide(v), name) for name, v in dict(named).items()}
         self.places = {name: self._columns(at, name) for name, at in places.items()}
         if (asked := self.each_answer) is not None and len(np.unique(asked)) > 1:
-            if (np.take_along_axis(self.tokens, self.each_at, 1) == asked).all():
-                _LOGGER.warning("every answer is the token at the position where it is read; a "
-                                "model predicts the next token: at may be one too large")  # fmt: skip
+            warn_of_place(bool((np.take_along_axis(self.tokens, self.each_at, 1) == asked).all()))
         if taken := {"all", "last", "noise", "other"}.intersection(self.places):
             raise ConfigError(f"rename the place {min(taken)!r}; all, last, noise, other are taken")
 
