@@ -540,6 +540,6 @@ def test_rows_of_a_run_are_told_in_tables_of_pandas(
     assert caplog.messages.pop().startswith("40 of 60 rows repeat another one whole")
     steps = pd.concat([table.assign(step=i, y=table.y + i) for i in (0, 1)])
     ai.effect(steps.drop(columns="run_id"), **asked)
-    assert "each row counts as a run, and rows have several values of step" in caplog.messages[-1]
+    assert "rows of several steps count as a run each" in caplog.messages[-1]
     with pytest.raises(ConfigError, match="the column 'y' occurs twice"):
         ai.effect(pd.concat([table, table[["y"]] * 0], axis=1), **asked)

@@ -12,7 +12,7 @@ from refusals import assert_refused
 from small_models import FEW_KEYS, random_model
 
 import anchor_interp as ai
-from anchor_interp.tasks.examples import as_examples, warn_of_ends, warn_of_place
+from anchor_interp.tasks.examples import as_examples, warn_once
 
 TOKENS = [[1, 2, 3, 0], [4, 5, 0, 0], [0, 0, 1, 2]]
 
@@ -196,7 +196,7 @@ def test_a_mask_says_which_tokens_are_padding() -> None:
 
 
 def test_padding_that_may_be_an_end_token_warns_once(caplog: pytest.LogCaptureFixture) -> None:
-    warn_of_ends.cache_clear()
+    warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         ai.Examples([[5, 6, 0], [6, 7, 8]], padding=0)[:1]
         ai.Examples([[5, 6, 0], [6, 0, 0]], padding=0, attention_mask=[[1, 1, 1], [1, 1, 0]])
@@ -210,7 +210,7 @@ def test_padding_that_may_be_an_end_token_warns_once(caplog: pytest.LogCaptureFi
 
 
 def test_an_answer_where_it_is_read_warns_once(caplog: pytest.LogCaptureFixture) -> None:
-    warn_of_place.cache_clear()
+    warn_once.cache_clear()
     ai.Examples(tokens := np.array([[5, 6, 7], [6, 7, 8]]), [7, 8], at=1)
     ai.Examples(tokens, [7, 7])
     assert not caplog.records

@@ -309,9 +309,8 @@ def _main_matrices(model: Any) -> list[Tensor]:
     queries = [weight for weight in every if re.search(_QUERIES, unwrapped(weight.name))]
     merged = [re.sub(r"heads\.\d+\.", "", weight.name) for weight in queries]
     first = [x.finite for x, name in zip(queries, merged, strict=True) if name == merged[0]]
-    if not first:
-        return [weight.finite for weight in every]
-    return [torch.cat(first, 1)] if len({len(matrix) for matrix in first}) == 1 else first
+    read_alike = len({len(matrix) for matrix in first}) == 1
+    return [torch.cat(first, 1)] if read_alike else first or [weight.finite for weight in every]
 
 
 def first_query_matrix(model: Any) -> Float[Tensor, "d_model neuron"]:
@@ -323,14 +322,11 @@ def _with_starts(model: Any, initial: Any) -> list[tuple[_Weight, _Weight | None
     """Every matrix with the one before training; ConfigError if that has not the same."""
     starts = {} if initial is None else {weight[:3]: weight for weight in _weights(initial)}
     weights = {weight[:3]: weight for weight in _weights(model)}  # by name, layer, head
-    for key in () if initial is None else weights | starts:
-        one, two = (
-            str(each[key].shape) if key in each else "missing" for each in (weights, starts)
-        )
+    for key, each in ({} if initial is None else weights | starts).items():
+        one, two = (str(of[key].shape) if key in of else "missing" for of in (weights, starts))
         if one != two:
-            place = (weights | starts)[key].place
-            same = "expected the same matrices; layers or parameters that are shared count once"
-            raise ConfigError(f"{place} is {one} and {two} in the model before training; {same}")
+            what = f"{each.place} is {one} and {two} in the model before training"
+            raise ConfigError(f"{what}; expected the same matrices (shared ones count once)")
     return [(weight, starts.get(key)) for key, weight in weights.items()]
 
 

@@ -122,10 +122,10 @@ def distinct_runs(rows: Sequence[TableRow]) -> list[TableRow]:
         if text in seen:
             again.append(words(dict([*row.items()][:_NAMED])))
         seen.add(text)
-    for name in {"step", "epoch"} if 0 in runs else ():
+    for name in ("step", "epoch") if 0 in runs else ():
         if len({row.get(name) for row in rows}) > 1:
-            text = "each row counts as a run, and rows have several values of %s; keep one a run"
-            _LOGGER.warning(f"{text} (where), or give a column run_id", name)
+            text = "rows of several %ss count as a run each: keep one a run (where), or give run_id"
+            _LOGGER.warning(text, name)
     if again:
         text = "%d of %d rows repeat another one whole and count as further runs (%.300s); %s"
         such, to_do = "; ".join(dict.fromkeys(again)), "a column run_id would tell copies from runs"
@@ -148,10 +148,10 @@ def _rows(table: Any) -> list[TableRow]:
     if isinstance(table, str | Path):
         return read_table(table, whole=False)
     if hasattr(table, "to_dict"):
-        table = table.reset_index([name for name in table.index.names if name is not None])
-        if not table.columns.is_unique:
-            twice = table.columns[table.columns.duplicated()][0]
-            raise ConfigError(f"the column {twice!r} occurs twice; keep one")
+        named = [name for name in table.index.names if name not in (None, *table.columns)]
+        table = table.reset_index(named)
+        for name in table.columns[table.columns.duplicated()]:
+            raise ConfigError(f"the column {name!r} occurs twice; keep one")
         table = table.astype(object).where(table.notna(), None).to_dict("records")
     if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
         raise ConfigError(f"table is {shown(table)}; expected a sweep folder, its table or rows")
