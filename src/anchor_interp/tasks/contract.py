@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import check_name, checked, shown
@@ -50,17 +51,15 @@ def check_repeats(task: Task, drawn: Dataset, *, seed: int) -> None:
 
 def untrained(task: Task, split: str, drawn: Dataset, training: Dataset | None) -> Dataset:
     """The examples of a split that training does not hold; ConfigError if it holds all of them."""
-    if training is None or not len(drawn):
+    held = set(() if training is None else _rows(training))
+    new = np.array([row not in held for row in _rows(drawn)], bool)
+    if new.all():
         return drawn
-    held = set(_rows(training))
-    new = np.array([row not in held for row in _rows(drawn)])
-    if n := int((~new).sum()):
-        what = f"training holds {n} of {len(new)} examples of the split {split}"
-        what = f"{what} of the task {task.kind}; an example belongs into one split"
-        if n == len(new):
-            raise ConfigError(what)
-        _LOGGER.warning("%s: these are left out", what)
-    return drawn.rows(new) if n else drawn
+    what = f"training holds {(~new).sum()} of {len(new)} examples of the split {split}"
+    if not new.any():
+        raise ConfigError(f"{what} of the task {task.kind}; an example belongs into one split")
+    _LOGGER.warning("%s of the task %s: they are left out", what, task.kind)
+    return drawn.rows(new)
 
 
 def _rows(examples: Dataset) -> Iterator[bytes]:
@@ -119,10 +118,15 @@ def draw_baselines(task: Task, examples: Dataset) -> dict[str, float]:
     """The accuracies of the task's own baselines on examples; ConfigError if one is not bool[n]."""
     accuracies = {}
     for name, right in task.baselines(examples).items():
-        rights, wanted = np.asarray(right), (len(examples),)
-        if rights.shape != wanted or rights.dtype != bool:
-            what = f"the baseline {shown(name)} of the task {task.kind}"
-            given = f"{rights.dtype} values of shape {rights.shape}"
-            raise ConfigError(f"{what} has {given}; expected bool and {wanted}")
-        accuracies[name] = float(rights.mean())
+        what = f"the baseline {shown(name)} of the task {task.kind}"
+        accuracies[name] = float(right_or_wrong(right, what, len(examples)).mean())
     return accuracies
+
+
+def right_or_wrong(given: Any, what: str, n: int) -> Bool[np.ndarray, " n"]:
+    """What a task's own score or baseline says of n examples; ConfigError if it is not bool[n]."""
+    values = np.asarray(given)
+    if values.shape != (n,) or values.dtype != bool:
+        found = f"{values.dtype} values of shape {values.shape}"
+        raise ConfigError(f"{what} has {found}; expected bool and {(n,)}")
+    return values
