@@ -177,9 +177,7 @@ def test_a_task_may_score_answers_itself(
     assert (first >= exact).all()
     assert first.mean() > exact.mean()
     monkeypatch.setattr(FirstAction, "score", lambda *_: 0.25)  # a share counted as right
-    with pytest.raises(
-        ConfigError, match=r"of the task first has float64 values of shape \(\)"
-    ):
+    with pytest.raises(ConfigError, match=r"of the task first has float64 values of shape \(\)"):
         right_answers(half_trained, FirstAction(), drawn)
 
 

@@ -19,8 +19,6 @@ heads. Where queries, keys and values are in one matrix, a table of architecture
 (:mod:`anchor_interp.models.parameters`) splits it; without one it is measured whole (``fused``).
 """
 
-import functools
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -49,8 +47,8 @@ from anchor_interp.models.matrix_complexity import (
 )
 from anchor_interp.models.parameters import Parameter, is_fused, parameters, unwrapped
 from anchor_interp.models.transformer import HookedTransformer, check_model, is_transformer
+from anchor_interp.tasks.examples import warn_once
 
-_warn = functools.cache(logging.getLogger(__name__).warning)  # once
 _INSIDE_A_HEAD = ("W_Q", "W_K", "W_V", "W_O")
 _QUERIES = r"(?i)(^|\.)(to_|w_?)?(q|query)(_proj|_lin|_attn)?$"
 
@@ -304,7 +302,7 @@ def _main_matrices(model: Any) -> list[Tensor]:
     try:
         every = list(_weights(model))
     except ConfigError as error:  # quantised, say; it answers all the same
-        _warn(f"stable rank and condensation are not measured: {error}")
+        warn_once(f"stable rank and condensation are not measured: {error}")
         return []
     queries = [weight for weight in every if re.search(_QUERIES, unwrapped(weight.name))]
     merged = [re.sub(r"heads\.\d+\.", "", weight.name) for weight in queries]
@@ -336,7 +334,7 @@ def _weights(model: Any) -> Iterator[_Weight]:
         for each in _tensors(model, are_measured=True):
             place, matrix = each.place, each.matrix
             if "base_layer" in place:
-                _warn(f"{place} is measured without its adapter; merge them (merge_and_unload)")
+                warn_once(f"{place} is measured without its adapter; merge them (merge_and_unload)")
             if not each.parts:
                 in_head = each.group in ("qk", "vo") or is_fused(place)
                 yield _Weight(place, None, None, matrix, None, in_head)
@@ -345,8 +343,8 @@ def _weights(model: Any) -> Iterator[_Weight]:
         return
     kind = model.cfg.normalization_type
     if kind in ("LNPre", "RMSPre") or getattr(model, "_weights_processed", False):
-        _warn(f"normalization_type is {kind}: if TransformerLens folded gains into the weights, "
-              "measures are not of the trained ones; load them unprocessed")  # fmt: skip
+        what = f"normalization_type is {kind}: if TransformerLens folded gains into the weights"
+        warn_once(f"{what}, measures are not of the trained ones; load them unprocessed")
     yield _Weight("W_E", None, None, model.embed.W_E.detach())
     if hasattr(model, "pos_embed"):
         yield _Weight("W_pos", None, None, model.pos_embed.W_pos.detach())

@@ -73,10 +73,8 @@ def _is_replaced(name: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> 
 
 
 # Settings that say where a network is, what it is called or which hooks it has.
-_NO_CODE = (
-    "device", "n_devices", "n_params", "training", "model_name", "seed", "_compiled_call_impl",
-    "use_attn_result", "use_attn_in", "use_split_qkv_input", "use_hook_",
-)  # fmt: skip
+_NO_CODE = ("device", "n_devices", "training", "model_name", "seed", "_compiled_call_impl",
+            "use_attn_result", "use_attn_in", "use_split_qkv_input", "use_hook_")  # fmt: skip
 
 
 def are_built_alike(*networks: nn.Module) -> bool:

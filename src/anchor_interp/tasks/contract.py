@@ -1,6 +1,5 @@
 """Examples, aspects and baselines of a task, checked against its contract once they are drawn."""
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,12 +8,11 @@ from jaxtyping import Bool
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import check_name, checked, shown
-from anchor_interp.tasks.examples import Dataset
+from anchor_interp.tasks.examples import Dataset, warn_once
 from anchor_interp.tasks.task import Task
 
 MAX_EXAMPLES = 1 << 31
 """Most examples of one request."""
-_LOGGER = logging.getLogger(__name__)
 _BLOCK, _MOST_BLOCKS = 1 << 22, 16  # tokens that are checked at a time, and how often at most
 
 
@@ -58,7 +56,7 @@ def untrained(task: Task, split: str, drawn: Dataset, training: Dataset | None) 
     what = f"training holds {(~new).sum()} of {len(new)} examples of the split {split}"
     if not new.any():
         raise ConfigError(f"{what} of the task {task.kind}; an example belongs into one split")
-    _LOGGER.warning("%s of the task %s: they are left out", what, task.kind)
+    warn_once(f"{what} of the task {task.kind}: they are left out")
     return drawn.rows(new)
 
 

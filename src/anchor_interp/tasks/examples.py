@@ -22,6 +22,7 @@ else:
     Integers = Any
 """Integers as an array, a tensor on any device, or lists."""
 warn_once = functools.cache(logging.getLogger(__name__).warning)
+"""Warns once of the same, with the same arguments, in a process."""
 
 SplitRole = Literal["train", "id", "ood"]
 """What a split tests: ``id`` has the distribution of the training data, ``ood`` another one."""
