@@ -233,7 +233,7 @@ CODE: dict[str, Callable[[Any], object]] = {
     "epsilon": lambda m: setattr(m.ln_final, "eps", 1.0),
     "class": lambda m: setattr(m, "__class__", Cold),
     "cfg.n_ctx": lambda m: setattr(m.cfg, "n_ctx", 9),
-    "cfg.norms": lambda m: setattr(m.cfg, "use_normalization_before_and_after", True),
+    "cfg.use_attn_scale": lambda m: setattr(m.cfg, "use_attn_scale", False),
     "cfg.act_fn": lambda m: setattr(m.cfg, "act_fn", "relu"),
     "cfg.attention_dir": lambda m: setattr(m.cfg, "attention_dir", "bidirectional"),
     "cfg.normalization_type": lambda m: setattr(m.cfg, "normalization_type", None),
