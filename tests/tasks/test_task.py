@@ -141,7 +141,7 @@ def test_examples_of_training_are_left_out(caplog: pytest.LogCaptureFixture) -> 
 
 def test_words_are_told_apart() -> None:
     for words in (("a", "b", "a"), ("a b", "c"), ("", "a")):
-        with pytest.raises(ConfigError, match=r"the word '.*' of token \d is there twice or"):
+        with pytest.raises(ConfigError, match=r"the word '.*' of token \d occurs twice or"):
             made(of([1], [2]), words=words).encode("a")
 
 

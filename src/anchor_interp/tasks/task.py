@@ -244,9 +244,8 @@ def plain_fields(config: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=16)
 def _index(words: tuple[str, ...]) -> dict[str, int]:
+    index = {word: token for token, word in enumerate(words)}
     for token, word in enumerate(words):
-        if word.split() != [word] or words.index(word) < token:
-            raise ConfigError(
-                f"the word {shown(word)} of token {token} is there twice or has spaces"
-            )
-    return {word: token for token, word in enumerate(words)}
+        if index[word] != token or word.split() != [word]:
+            raise ConfigError(f"the word {shown(word)} of token {token} occurs twice or has spaces")
+    return index
