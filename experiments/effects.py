@@ -29,6 +29,7 @@ import numpy.typing as npt
 from scipy.stats import t
 
 from anchor_interp._util.errors import StoreError
+from anchor_interp._util.rounding import ROUNDING
 from anchor_interp._util.schema import shown
 from anchor_interp.analysis import statistics as stats
 from anchor_interp.analysis.statistics import DRAWN, POWER, Floats, largest, permutation_p
@@ -429,16 +430,17 @@ def against_zero(
     ``size`` is the largest number that the values were computed from, if larger than they are.
     """
     given, kinds = np.asarray(values, dtype=float), defaultdict[Any, dict[Any, list[float]]](dict)
-    for (kind, name), value in zip(
-        clusters or [(0, i) for i in range(len(given))], given, strict=True
-    ):
+    alone = [(0, i) for i in range(len(given))]
+    for (kind, name), value in zip(clusters or alone, given - reference, strict=True):
         kinds[kind].setdefault(name, []).append(float(value))
     parts, variances, freedom = list[float](), list[float](), list[float]()
     for each in kinds.values():
         n, sums = (np.array([*map(of, each.values())], float) for of in (len, sum))
         weight, left = 1 / (n.sum() * len(kinds)), 1 - n / n.sum()
-        parts += [*(weight * (sums - reference * n))]
-        scores = weight * (sums - n * sums.sum() / n.sum()) / left
+        parts += [*(weight * sums)]
+        rest = sums - n * sums.sum() / n.sum()
+        rest *= largest(rest / n) > ROUNDING * largest(given)
+        scores = weight * rest / left
         shared = (np.diag(n) - np.outer(n, n) / n.sum()) / np.outer(left, left)
         variances.append((1 - 1 / len(n)) * float(scores @ scores))
         freedom.append(float(np.trace(shared) ** 2 / (shared**2).sum()))

@@ -344,6 +344,15 @@ def test_training_that_keeps_the_split_is_judged_by_it(caplog: pytest.LogCapture
     assert not caplog.records
 
 
+def test_a_task_that_is_not_that_of_the_training_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    first, *others = CONTROL.anchors
+    other = dataclasses.replace(CONTROL, anchors=(Anchor(first.token, Affine(6)), *others))
+    training = sample(CONTROL, "train", 100, seed=0)
+    n = int((training.tokens == first.token).any(1).sum())
+    evaluate_trained(other, inferential, training)
+    assert f"{n} of 100 training rows have other answers than the task, as row" in caplog.text
+
+
 COUNT = tuple(Anchor(token, Affine(token)) for token in (1, 2, 3, 4))
 """x + 1 to x + 4: 2 + 3 = 1 + 4, so a model that reads (2, 3) as (1, 4) gives the rule's answer."""
 

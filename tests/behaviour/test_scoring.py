@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from short import SHORT
 
+from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.behaviour import scoring
 from anchor_interp.behaviour.evaluation import evaluate, predict
@@ -150,7 +151,9 @@ def test_many_numbers_are_counted_in_ranges() -> None:
     assert len(list(scoring._by("size", values[:32], shares[:32]))) == 32
 
 
-def test_a_task_may_score_answers_itself(half_trained: HookedTransformer) -> None:
+def test_a_task_may_score_answers_itself(
+    half_trained: HookedTransformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @dataclass(frozen=True)
     class FirstAction(Task):
         """SCAN, but only the first action counts."""
@@ -170,6 +173,9 @@ def test_a_task_may_score_answers_itself(half_trained: HookedTransformer) -> Non
     exact = right_answers(half_trained, Scan(), drawn)
     assert (first >= exact).all()
     assert first.mean() > exact.mean()
+    monkeypatch.setattr(FirstAction, "score", lambda *_: 0.25)  # a share counted as right
+    with pytest.raises(ConfigError, match=r"of the task first has float64 values of shape \(\)"):
+        right_answers(half_trained, FirstAction(), drawn)
 
 
 def test_an_answer_with_a_token_that_no_word_has_is_wrong() -> None:

@@ -23,9 +23,10 @@ from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.patched_passes import Replacement, replaced_run
 from anchor_interp.models.forward import fast_last_logits
-from anchor_interp.models.inputs import Rows, warn_of_padding
+from anchor_interp.models.inputs import Rows
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.counterfactuals import InterchangePairs
+from anchor_interp.tasks.examples import warn_once
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 LENGTHS = np.array([9, 4, 6, 5, 3])
@@ -249,7 +250,7 @@ def test_a_full_mask_takes_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_unmasked_padding_warns_once(caplog: pytest.LogCaptureFixture) -> None:
     model = random_model("post", n_layers=1)
     tokens = [[7, 7, 1, 2], [3, 4, 5, 6]]
-    warn_of_padding.cache_clear()
+    warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         right = ai.Examples([row[::-1] for row in tokens], padding=7)
         ai.last_logits(model, right)  # nothing before the answer is padding

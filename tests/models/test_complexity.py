@@ -350,12 +350,16 @@ def test_no_buffer_of_an_own_module_is_measured_or_refused(case: str) -> None:
 def test_what_is_not_finite_is_named(measure: Any) -> None:
     module = nn.Sequential(nn.Linear(4, 4))
     next(module.parameters()).data[1, 2] = math.inf
-    with pytest.raises(ConfigError, match=r"the values of 0\.weight are not finite"):
+    with pytest.raises(ConfigError, match="the values of 0 are not finite"):
         measure(module)
     hooked: Any = model()
-    hooked.register_buffer("scale", torch.full((3,), math.nan))
-    with pytest.raises(ConfigError, match="scale holds 3 of 3 values that are not finite"):
+    hooked.blocks[1].attn.W_O.data[:] = math.nan
+    with pytest.raises(ConfigError, match=r"1\.(attn\.)?W_O .* not finite"):
         measure(hooked)
+    assert "stable_rank/0.W_Q" in weight_measures(hooked, "0.W_Q")  # which is finite
+    hooked.register_buffer("scale", torch.full((3,), math.nan))
+    with pytest.raises(ConfigError, match=r"W_O holds .* not finite"):
+        complexity(hooked)
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors:UserWarning")
@@ -393,8 +397,8 @@ def test_invalid_matrices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="has 1 column"):
         condensation(torch.ones(3, 1))
     other = build_model(dataclasses.replace(SHAPE, n_layers=1), InitConfig(), seed=0)
-    with pytest.raises(ConfigError, match=r"W_Q of layer 1 is \(20, 24\) and missing"):
+    with pytest.raises(ConfigError, match=r"1\.W_Q is \(20, 24\) and missing"):
         complexity(model(), other)
     wider = build_model(dataclasses.replace(SHAPE, d_mlp=30), InitConfig(), seed=0)
-    with pytest.raises(ConfigError, match=r"W_in of layer 0 is \(20, 24\) and \(20, 30\)"):
+    with pytest.raises(ConfigError, match=r"0\.W_in is \(20, 24\) and \(20, 30\)"):
         complexity(model(), wider)

@@ -403,7 +403,7 @@ def test_complexity_tells_what_it_left_out_and_what_depends_on_the_basis() -> No
     assert [one.basis_dependent for one in found.matrices] == [True]
     assert found.left_out == ("norm.weight", "norm.bias")
     more = nn.ModuleDict({"qkv": nn.Linear(4, 12), "other": nn.Linear(4, 4)})
-    with pytest.raises(ai.ConfigError, match="other is only in the model before training"):
+    with pytest.raises(ai.ConfigError, match=r"other is missing and \(4, 4\) in the model before"):
         ai.complexity(module, more)
 
 
@@ -428,10 +428,19 @@ def test_queries_of_single_heads_are_merged() -> None:
         ]
         return nn.ModuleDict({"heads": nn.ModuleList(heads)})
 
+    def rank(query: torch.Tensor) -> float:
+        return float(query.square().sum() / torch.linalg.matrix_norm(query, 2) ** 2)
+
     layers: Any = nn.ModuleList([layer(), layer()])
-    query = torch.cat([head["query"].weight for head in layers[0]["heads"]]).detach()
-    rank = query.square().sum() / torch.linalg.matrix_norm(query, 2) ** 2
-    assert main_numbers(layers)[0].stable_rank == pytest.approx(float(rank), rel=1e-5)
+    queries = [head["query"].weight.detach() for head in layers[0]["heads"]]
+    assert main_numbers(layers)[0].stable_rank == pytest.approx(rank(torch.cat(queries)), rel=1e-5)
+    layers[0]["heads"][0]["query"] = nn.Linear(4, 2)  # which cannot be merged with the others
+    ranks = [rank(x) for x in (layers[0]["heads"][0]["query"].weight.detach(), *queries[1:])]
+    assert main_numbers(layers)[0].stable_rank == pytest.approx(np.mean(ranks), rel=1e-5)
+
+
+def test_what_cannot_be_measured_has_no_rank() -> None:
+    assert main_numbers(nn.ReLU())[0].stable_rank is None
 
 
 def test_biases_are_drawn_as_their_matrices() -> None:

@@ -1,5 +1,6 @@
 """Permutation tests and intervals against enumeration, closed forms and simulation."""
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import hypergeom, ttest_1samp, ttest_ind
 
-from anchor_interp.analysis.statistics import DRAWN
+from anchor_interp.analysis.statistics import DRAWN, student_quantile
 from effects import EXACT_UP_TO, against_zero, two_samples
 
 Sample = Sequence[int]
@@ -140,3 +141,29 @@ def test_values_without_scatter_have_no_interval() -> None:
     assert found.low == found.high == pytest.approx(0.3)
     assert (found := two_samples([1.0, 1.0], [0.0, 0.0])).low == found.high == 1
     assert against_zero([0.0, 0.0, 0.0]).p == 1
+
+
+def test_the_values_of_a_cluster_count_as_one() -> None:
+    """Equal clusters are their means; unequal ones have the interval of the jackknife."""
+    generator = np.random.default_rng(3)
+    values = generator.standard_normal((7, 4)) + generator.standard_normal((7, 1)) + 0.4
+    clusters = [("all", seed) for seed in range(7) for _ in range(4)]
+    found, means = against_zero(values.ravel(), clusters=clusters), against_zero(values.mean(1))
+    assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(means))
+    sizes = (1, 5, 2, 2, 3)
+    uneven = generator.standard_normal(sum(sizes))
+    seeds = np.repeat(range(5), sizes)
+    without = np.array([uneven[seeds != seed].mean() for seed in range(5)])
+    error = math.sqrt(0.8 * ((without - uneven.mean()) ** 2).sum())
+    found = against_zero(uneven, clusters=[("all", int(seed)) for seed in seeds])
+    assert found.effect == pytest.approx(uneven.mean())
+    reach = [student_quantile(df) * error for df in (4.0, 1.0)]
+    assert reach[0] < found.high - found.effect < reach[1]  # unequal clusters have fewer degrees
+
+
+def test_kinds_count_alike_and_a_seed_counts_once_in_each() -> None:
+    values, seeds = np.arange(1.0, 13.0), [*range(4), *range(4), *range(4)]
+    kinds = ["one"] * 8 + ["two"] * 4
+    found = against_zero(values, clusters=[*zip(kinds, seeds, strict=True)])
+    assert found.effect == pytest.approx((values[:8].mean() + values[8:].mean()) / 2)
+    assert found.p == 2 / 2**8

@@ -111,7 +111,7 @@ def with_number(rows: Rows, number: Callable[[Row, float], float], seed: int = 1
 def test_every_claim_about_phases_can_be_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "DRAWN", 999)
     found = judge(family(), in_studies(random_settings(150)))
-    assert len(BY_PHASE) == 31
+    assert len(BY_PHASE) == 30
     assert BY_PHASE - supported(found) <= OPEN
     for name in BY_PHASE:
         assert set(found[name].also) <= {", ".join(stratum) for stratum in STRATA}

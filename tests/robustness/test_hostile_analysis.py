@@ -137,6 +137,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "mean over rows": (lambda: ai.last_logits(
         lambda t: Positions()(t) + t[:, -1].double().mean() * torch.arange(20), PAIRS[0]),
         "row 0 by itself has another answer"),
+    "positions first": (lambda: ai.last_logits(
+        lambda t: Positions()(t).transpose(0, 1), np.array([[1, 2], [3, 4]])),
+        r"row 0 .* shape \(2, 1, 20\); expected logits \(1, 2, 'd_vocab'\)"),
+    "mean over rows, masked words": (lambda: ai.last_logits(
+        lambda t: torch.cat([Positions()(t), torch.full((*t.shape, 9), -1e9)], -1)
+        + t[:, -1].double().mean() * torch.arange(29), PAIRS[0]),
+        "row 0 by itself has another answer: .* higher precision if it is autocast"),
     "mask ignored": (lambda: ai.last_logits(lambda t, **_: Positions()(t), examples(True)),
                      "row 0 by itself has another answer"),
     "another start": (lambda: ai.evaluate(
@@ -225,6 +232,8 @@ CODE: dict[str, Callable[[Any], object]] = {
     "scale": lambda m: setattr(m.blocks[0].attn, "attn_scale", 1.0),
     "epsilon": lambda m: setattr(m.ln_final, "eps", 1.0),
     "class": lambda m: setattr(m, "__class__", Cold),
+    "cfg.n_ctx": lambda m: setattr(m.cfg, "n_ctx", 9),
+    "cfg.use_attn_scale": lambda m: setattr(m.cfg, "use_attn_scale", False),
     "cfg.act_fn": lambda m: setattr(m.cfg, "act_fn", "relu"),
     "cfg.attention_dir": lambda m: setattr(m.cfg, "attention_dir", "bidirectional"),
     "cfg.normalization_type": lambda m: setattr(m.cfg, "normalization_type", None),

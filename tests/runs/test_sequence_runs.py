@@ -340,6 +340,11 @@ def test_wrong_examples_leave_nothing_behind(
     config = anchor_interp.RunConfig(Wrong(), START.model, START.init, START.train)
     with pytest.raises(ConfigError, match="ood of the task wrong has a token outside its vocab"):
         train(config, tmp_path / "run", device="cpu", quiet=True)
+    monkeypatch.setattr(
+        Wrong, "examples", lambda *asked, **_: Dataset.of([[1]] * asked[-1], [[1]] * asked[-1])
+    )
+    with pytest.raises(ConfigError, match="training holds 512 of 512 examples of the split ood"):
+        train(config, tmp_path / "run", device="cpu", quiet=True)
     monkeypatch.setattr(Wrong, "splits", Wrong.splits[:1])
     monkeypatch.setattr(Wrong, "aspects", lambda _, examples: {"size": [1] * (len(examples) - 1)})
     with pytest.raises(ConfigError, match=r"'size' of the task wrong .* expected \d+ values"):

@@ -496,3 +496,21 @@ def test_wrong_questions_are_refused(settings: dict[str, Any], message: str) -> 
     rows = [{"kind": i % 2, "y": float(i), "width": ("64", "128")[i % 2]} for i in range(16)]
     with pytest.raises(ConfigError, match=message):
         ai.effect(rows, **{"of": "y", "on": "kind"} | settings)
+
+
+def test_rows_of_a_run_are_told_in_tables_of_pandas(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    asked: dict[str, Any] = {"of": "y", "on": "gamma"}
+    table = pd.DataFrame(few_runs())
+    once, thrice = ai.effect(table, **asked), pd.concat([table] * 3)
+    assert ai.effect(thrice.set_index("run_id"), **asked) == once
+    assert caplog.messages == []
+    thrice.drop(columns="run_id").reset_index().to_csv(tmp_path / "table.csv")
+    assert ai.effect(tmp_path / "table.csv", **asked).n == 60
+    assert caplog.messages.pop().startswith("40 of 60 rows repeat another one whole")
+    steps = pd.concat([table.assign(step=i, y=table.y + i) for i in (0, 1)])
+    ai.effect(steps.drop(columns="run_id"), **asked)
+    assert "rows of several steps count as a run each" in caplog.messages[-1]
+    with pytest.raises(ConfigError, match="the column 'y' occurs twice"):
+        ai.effect(pd.concat([table, table[["y"]] * 0], axis=1), **asked)

@@ -11,9 +11,9 @@ from random_tasks import tasks
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import from_dict
 from anchor_interp.runs.presets import RUNS
-from anchor_interp.tasks import rules
 from anchor_interp.tasks.anchor import TASKS, AnchorTask, reasoning_complexity
 from anchor_interp.tasks.catalog import named_task
+from anchor_interp.tasks.examples import warn_once
 from anchor_interp.tasks.functions import Affine, Anchor, Override, Pair, Table
 from anchor_interp.tasks.rules import Keys
 
@@ -129,7 +129,7 @@ COUNT = tuple(Anchor(token, Affine(token)) for token in (1, 2, 3, 4))
 def test_a_rule_that_a_seen_pair_has_is_told_when_the_task_is_made(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    rules._warn.cache_clear()
+    warn_once.cache_clear()
     both = AnchorTask(anchors=COUNT, unseen=((2, 3), (3, 2)))
     assert both.alike((2, 3)) == ((1, 4), (4, 1))
     (told,) = {record.getMessage() for record in caplog.records}
@@ -157,7 +157,7 @@ def test_a_seen_pair_is_alike_from_half_of_the_keys_on(
 def test_no_task_of_the_papers_has_a_rule_that_a_seen_pair_has(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    rules._warn.cache_clear()
+    warn_once.cache_clear()
     presets = [run.task for run in RUNS.values() if isinstance(run.task, AnchorTask)]
     for task in (*TASKS.values(), *presets):
         again = replace(task)

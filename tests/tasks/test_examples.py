@@ -12,7 +12,7 @@ from refusals import assert_refused
 from small_models import FEW_KEYS, random_model
 
 import anchor_interp as ai
-from anchor_interp.tasks.examples import as_examples, warn_of_ends
+from anchor_interp.tasks.examples import as_examples, warn_once
 
 TOKENS = [[1, 2, 3, 0], [4, 5, 0, 0], [0, 0, 1, 2]]
 
@@ -166,7 +166,7 @@ def test_a_mask_says_which_tokens_are_padding() -> None:
 
 
 def test_padding_that_may_be_an_end_token_warns_once(caplog: pytest.LogCaptureFixture) -> None:
-    warn_of_ends.cache_clear()
+    warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         ai.Examples([[5, 6, 0], [6, 7, 8]], padding=0)[:1]
         ai.Examples([[5, 6, 0], [6, 0, 0]], padding=0, attention_mask=[[1, 1, 1], [1, 1, 0]])
@@ -177,6 +177,22 @@ def test_padding_that_may_be_an_end_token_warns_once(caplog: pytest.LogCaptureFi
         "every row ends with 0, which counts as padding; if it is also a token, say where: "
         "Examples(..., attention_mask=...)"
     ]
+
+
+def test_an_answer_where_it_is_read_warns_once(caplog: pytest.LogCaptureFixture) -> None:
+    warn_once.cache_clear()
+    ai.Examples(tokens := np.array([[5, 6, 7], [6, 7, 8]]), [7, 8], at=1)
+    ai.Examples(tokens, [7, 7])
+    assert not caplog.records
+    for _ in range(2):
+        ai.Examples(tokens, [7, 8])
+    (message,) = caplog.messages
+    assert message.endswith("a model predicts the next token: at may be one too large")
+
+
+def test_labels_do_not_overflow() -> None:
+    made = ai.Examples([[1, 2]], labels={"a": np.array([250], np.uint8)})
+    assert (made.labels["a"] + made.labels["a"]).tolist() == [500]
 
 
 def test_examples_end_at_a_position() -> None:

@@ -18,7 +18,13 @@ from anchor_interp.runs.presets import RUNS, preset
 from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS, name_task
-from anchor_interp.tasks.contract import draw_aspects, draw_baselines, draw_examples
+from anchor_interp.tasks.contract import (
+    check_repeats,
+    draw_aspects,
+    draw_baselines,
+    draw_examples,
+    untrained,
+)
 from anchor_interp.tasks.examples import Dataset, Plane, Split
 from anchor_interp.tasks.rules import require_anchors
 from anchor_interp.tasks.sequences import sample
@@ -128,6 +134,28 @@ def test_wrong_aspects_and_baselines_are_refused(
     task = made(of([1], [2]), plane=plane, **answers)
     with pytest.raises(ConfigError, match=message):
         draw(task, draw_examples(task, "train", 2, seed=0))
+
+
+def test_training_examples_follow_from_their_index() -> None:
+    task = made(lambda n: Dataset.of([[n % 3]] * n, [[1]] * n))
+    check_repeats(task, draw_examples(task, "train", 16, seed=0), seed=0)
+    with pytest.raises(ConfigError, match="the first 16 of 17 training examples of the task made"):
+        check_repeats(task, draw_examples(task, "train", 17, seed=0), seed=0)
+
+
+def test_examples_of_training_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    task, training = made(of([1], [2])), Dataset.of([[1], [3, 3]], [[2], [3]])
+    drawn = Dataset.of([[1], [1], [3]], [[2], [3], [3]])
+    assert untrained(task, "ood", drawn, training).answers() == [(3,), (3,)]
+    assert "training holds 1 of 3 examples of the split ood" in caplog.messages[0]
+    with pytest.raises(ConfigError, match="training holds 1 of 1 examples of the split ood"):
+        untrained(task, "ood", drawn.rows(slice(1)), training)
+
+
+def test_words_are_told_apart() -> None:
+    for words in (("a", "b", "a"), ("a b", "c"), ("", "a")):
+        with pytest.raises(ConfigError, match=r"the word '.*' of token \d occurs twice or"):
+            made(of([1], [2]), words=words).encode("a")
 
 
 def test_the_last_position_may_have_a_token_that_no_model_reads() -> None:

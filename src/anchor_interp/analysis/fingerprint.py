@@ -42,10 +42,9 @@ from anchor_interp.interventions.patched_passes import refusing
 from anchor_interp.interventions.sites import Site
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.interventions.virtual_anchors import virtual_anchors
-from anchor_interp.models.complexity import distances, first_query_matrix
+from anchor_interp.models.complexity import distances, main_numbers
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.models.forward import takes_fast_path
-from anchor_interp.models.matrix_complexity import condensation, measured, stable_rank
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import run_id
 from anchor_interp.runs.run import Run, load
@@ -296,15 +295,13 @@ _OF_SEEN_PAIRS: tuple[Callable[[Subject], Part], ...] = (
 
 
 def _of_weights(model: HookedTransformer, initial: HookedTransformer | None) -> Part:
-    query = first_query_matrix(model)
-    rank = measured(stable_rank, query)
-    numbers = {"stable_rank": rank, "condensation": measured(condensation, query)}
-    if initial is None:
-        return numbers
-    start = measured(stable_rank, first_query_matrix(initial))
-    apart = distances(model, initial)
-    return numbers | {
-        "rank_share": rank / start if rank is not None and start else None,
+    last, first = main_numbers(model, initial)
+    rank, start = last.stable_rank, first.stable_rank
+    apart = [] if initial is None else distances(model, initial)
+    return {
+        "stable_rank": rank,
+        "condensation": last.condensation,
+        "rank_share": rank / start if rank and start else None,
         "distance": float(np.mean(apart)) if apart else None,
     }
 

@@ -39,7 +39,7 @@ from anchor_interp.models.forward import last_logits
 from anchor_interp.models.networks import Network
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_fits, is_transformer
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.contract import draw_examples
+from anchor_interp.tasks.contract import draw_examples, untrained
 from anchor_interp.tasks.counterfactuals import replace_keys, swap_anchors
 from anchor_interp.tasks.examples import Dataset, Examples, SplitRole
 from anchor_interp.tasks.functions import Pair
@@ -122,6 +122,7 @@ def _of_splits(
         if split.role != "train":
             size = n if split.size is None else min(n, split.size)
             drawn = draw_examples(task, split.name, size, seed=seed)
+            drawn = untrained(task, split.name, drawn, training)
         elif training is not None:
             drawn = training.rows(slice(n))
         else:
@@ -240,12 +241,18 @@ def trained_cells(
 ) -> Bool[np.ndarray, "pair key position"] | None:
     """Which pairs, keys and positions a training set holds; None if none of its keys is a test key.
 
-    A warning says how many rows have test keys.
+    Warnings say how many rows have test keys, and how many another answer than the task.
     """
     tokens = training.tokens[:, : task.length]
     pairs = anchor_pairs(task, tokens)[:, 1:]  # with the key before them
     row, position = ((pairs >= 0) & np.isin(tokens[:, :-2], task.keys)).nonzero()
     key = tokens[row, position] - task.key_min
+    target = task.target_table[pairs[row, position], key]
+    wrong = np.setdiff1d(row[target >= 0], row[target == training.last[row]])
+    if n := len(wrong):
+        example = wrong[0], training.last[wrong[0]], target[row == wrong[0]][0]
+        what = "%s of %s training rows have other answers than the task, as row %d: %d, not %d"
+        _LOGGER.warning(what, f"{n:,}", f"{len(tokens):,}", *example)
     tested = task.on_side("test", np.arange(task.length))[position, key]
     if not tested.any():
         return None

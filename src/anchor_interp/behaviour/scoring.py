@@ -24,7 +24,7 @@ from anchor_interp.models.forward import place_logits
 from anchor_interp.models.networks import Network
 from anchor_interp.models.shapes import most_positions
 from anchor_interp.models.transformer import HookedTransformer, device
-from anchor_interp.tasks.contract import draw_aspects, draw_baselines
+from anchor_interp.tasks.contract import draw_aspects, draw_baselines, right_or_wrong
 from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.network import OwnNetwork
 from anchor_interp.tasks.task import Task
@@ -115,7 +115,8 @@ def decoded_answers(
         written = generate(model, prompts, end=end)
         known = [max(answer) < task.n_tokens for answer in written]
         asked = [a if of_task else (end,) for a, of_task in zip(written, known, strict=True)]
-        scores[rows] = np.logical_and(task.score(part, asked), known)
+        what = f"the score of the task {task.kind}"
+        scores[rows] = right_or_wrong(task.score(part, asked), what, len(part)) & known
     return scores
 
 

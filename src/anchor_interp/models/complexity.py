@@ -19,8 +19,6 @@ heads. Where queries, keys and values are in one matrix, a table of architecture
 (:mod:`anchor_interp.models.parameters`) splits it; without one it is measured whole (``fused``).
 """
 
-import functools
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -49,8 +47,8 @@ from anchor_interp.models.matrix_complexity import (
 )
 from anchor_interp.models.parameters import Parameter, is_fused, parameters, unwrapped
 from anchor_interp.models.transformer import HookedTransformer, check_model, is_transformer
+from anchor_interp.tasks.examples import warn_once
 
-_warn = functools.cache(logging.getLogger(__name__).warning)  # once
 _INSIDE_A_HEAD = ("W_Q", "W_K", "W_V", "W_O")
 _QUERIES = r"(?i)(^|\.)(to_|w_?)?(q|query)(_proj|_lin|_attn)?$"
 
@@ -165,9 +163,14 @@ class _Weight(NamedTuple):
     def shape(self) -> tuple[int, int]:
         return self.left.shape[0], (self.left if self.right is None else self.right).shape[1]
 
+    @property
+    def finite(self) -> Tensor:
+        """The matrix, or the left one of a product; ConfigError if a value is not finite."""
+        return check_finite(self.left, f"the values of {self.place}")
+
     def spectrum(self) -> Float[Tensor, " rank"]:
         """Singular values; for A B, of R_A R_B^T, where A = Q_A R_A and B^T = Q_B R_B."""
-        matrix = exact(self.left)
+        matrix = exact(self.finite)
         product = matrix if self.right is None else _core(matrix, exact(self.right))
         singular: Tensor = torch.linalg.svdvals(product)
         return singular
@@ -203,6 +206,7 @@ def complexity(
     for each in (model,) if initial is None else (model, initial):
         if is_transformer(each) or not isinstance(each, nn.Module):
             check_model(each)
+            check_weights(each)
     entries: list[MatrixComplexity] = []
     for weight, start in _with_starts(model, initial):
         spectrum = weight.spectrum()
@@ -245,12 +249,12 @@ def weight_measures(
     that fit a pattern such as ``*.q_proj``; a HookedTransformer's are such as ``0.W_Q``.
 
     Raises:
-        ConfigError: as :func:`complexity`, or no matrix has such a name.
+        ConfigError: as :func:`complexity`, of these matrices alone; or none has such a name.
     """
     weights = _weights(checked(module, nn.Module, "module"))
-    every = {weight.place: weight.left for weight in weights if weight.head is None}
+    every = {weight.place: weight for weight in weights if weight.head is None}
     pattern = checked(matrices, str, "matrices")
-    chosen = {name: matrix for name, matrix in every.items() if fnmatchcase(name, pattern)}
+    chosen = {name: each.finite for name, each in every.items() if fnmatchcase(name, pattern)}
     if not chosen:
         check_name(matrices, every, "no matrix")
     found: dict[str, float | None] = {}
@@ -271,7 +275,8 @@ def left_out(model: Any) -> tuple[str, ...]:
 def main_numbers(model: Any, initial: Any = None) -> tuple[Numbers, Numbers]:
     """Stable rank and condensation of W_Q in layer 0; without queries, means over all matrices.
 
-    Of a model, and of the one before training; ConfigError if its matrices have other shapes.
+    Where heads read other widths, means over the heads. Of a model, and of the one before training;
+    ConfigError if its matrices have other shapes.
     """
     last, first = _main_matrices(model), _main_matrices(initial)
     own, given = ([tuple(matrix.shape) for matrix in matrices] for matrices in (last, first))
@@ -294,54 +299,52 @@ def _main_matrices(model: Any) -> list[Tensor]:
         return []
     if is_transformer(model):
         return [first_query_matrix(model)]
-    every = list(_weights(model))
+    try:
+        every = list(_weights(model))
+    except ConfigError as error:  # quantised, say; it answers all the same
+        warn_once(f"stable rank and condensation are not measured: {error}")
+        return []
     queries = [weight for weight in every if re.search(_QUERIES, unwrapped(weight.name))]
     merged = [re.sub(r"heads\.\d+\.", "", weight.name) for weight in queries]
-    first = [x.left for x, name in zip(queries, merged, strict=True) if name == merged[0]]
-    return [torch.cat(first, 1)] if first else [weight.left for weight in every]
+    first = [x.finite for x, name in zip(queries, merged, strict=True) if name == merged[0]]
+    read_alike = len({len(matrix) for matrix in first}) == 1
+    return [torch.cat(first, 1)] if read_alike else first or [weight.finite for weight in every]
 
 
 def first_query_matrix(model: Any) -> Float[Tensor, "d_model neuron"]:
     """W_Q in layer 0 of a HookedTransformer with its heads merged."""
-    return next(weight.left for weight in _weights(model) if weight.name == "W_Q")
+    return next(weight.finite for weight in _weights(model) if weight.name == "W_Q")
 
 
-def _with_starts(model: Any, initial: Any) -> Iterator[tuple[_Weight, _Weight | None]]:
+def _with_starts(model: Any, initial: Any) -> list[tuple[_Weight, _Weight | None]]:
     """Every matrix with the one before training; ConfigError if that has not the same."""
     starts = {} if initial is None else {weight[:3]: weight for weight in _weights(initial)}
-    more = starts.keys() - ({weight[:3] for weight in _weights(model)} if starts else ())
-    if more:
-        name, layer, _ = next(key for key in starts if key in more)
-        where = "" if layer is None else f" of layer {layer}"
-        raise ConfigError(f"{name}{where} is only in the model before training; expected the same")
-    for weight in _weights(model):
-        start = starts.get(weight[:3])  # name, layer, head
-        if initial is not None and (start is None or start.shape != weight.shape):
-            where = "" if weight.layer is None else f" of layer {weight.layer}"
-            other = "missing" if start is None else start.shape
-            now = f"{weight.name}{where} is {weight.shape}"
-            raise ConfigError(f"{now} and {other} in the model before training; expected the same")
-        yield weight, start
+    weights = {weight[:3]: weight for weight in _weights(model)}  # by name, layer, head
+    for key, each in ({} if initial is None else weights | starts).items():
+        one, two = (str(of[key].shape) if key in of else "missing" for of in (weights, starts))
+        if one != two:
+            what = f"{each.place} is {one} and {two} in the model before training"
+            raise ConfigError(f"{what}; expected the same matrices (shared ones count once)")
+    return [(weight, starts.get(key)) for key, weight in weights.items()]
 
 
 def _weights(model: Any) -> Iterator[_Weight]:
     """Every matrix of a model in its order; the heads' products follow their layer's matrices."""
     if not is_transformer(model):
         for each in _tensors(model, are_measured=True):
-            place, matrix = each.place, check_finite(each.matrix, f"the values of {each.name}")
+            place, matrix = each.place, each.matrix
             if "base_layer" in place:
-                _warn(f"{place} is measured without its adapter; merge them (merge_and_unload)")
+                warn_once(f"{place} is measured without its adapter; merge them (merge_and_unload)")
             if not each.parts:
                 in_head = each.group in ("qk", "vo") or is_fused(place)
                 yield _Weight(place, None, None, matrix, None, in_head)
             for name, _, units in each.parts:
                 yield _Weight(f"{place}.{name}", None, None, matrix[:, units], None, True)
         return
-    check_weights(model)
     kind = model.cfg.normalization_type
     if kind in ("LNPre", "RMSPre") or getattr(model, "_weights_processed", False):
-        _warn(f"normalization_type is {kind}: if TransformerLens folded gains into the weights, "
-              "measures are not of the trained ones; load them unprocessed")  # fmt: skip
+        what = f"normalization_type is {kind}: if TransformerLens folded gains into the weights"
+        warn_once(f"{what}, measures are not of the trained ones; load them unprocessed")
     yield _Weight("W_E", None, None, model.embed.W_E.detach())
     if hasattr(model, "pos_embed"):
         yield _Weight("W_pos", None, None, model.pos_embed.W_pos.detach())

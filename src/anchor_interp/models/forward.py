@@ -47,6 +47,7 @@ from anchor_interp.tasks.examples import Examples, as_examples
 Block = Any
 """A TransformerLens block or LayerNorm, whose attributes its classes declare as abstract."""
 _CALLED = 256  # 256 rows of 10 tokens are 0.5 GB of logits at 50,000 tokens
+_FAR = 50  # below the largest logit: a share of e^-50 or less, as of tokens that are masked
 _COMPARED = (3, 32)
 """Rows, and positions of each at most, by which both paths are compared."""
 
@@ -124,7 +125,7 @@ def _check_alone(model: Any, examples: Examples, logits: Tensor) -> None:
     try:
         answer = _called(model, again)
     except Exception as error:
-        if inside[row].all():  # a model of whole batches
+        if inside[row].all() and not isinstance(error, ConfigError):  # a model of whole batches
             return
         raise ConfigError(
             f"row {row} without its padding: {error}; take rows of one length"
@@ -133,10 +134,13 @@ def _check_alone(model: Any, examples: Examples, logits: Tensor) -> None:
     weights = model.parameters() if isinstance(model, nn.Module) else ()
     kinds = {x.dtype for x in (logits, *weights) if x.is_floating_point()}
     coarse = max((torch.finfo(kind).eps for kind in kinds), default=0.0) ** 0.5
+    counts = torch.stack([x > x.amax(-1, keepdim=True) - _FAR for x in (own, alone)]).any(0)
+    own, alone = own[counts], alone[counts]
     most = coarse * own.abs().amax() + own.std(correction=0) / 10
     if not (own - alone).abs().amax() <= most:
         why = "other rows, padding or chance change it (dropout, an unread mask, quantisation)"
-        raise ConfigError(f"row {row} by itself has another answer: {why}; call model.eval() first")
+        to_do = "call model.eval() first, or give higher precision if it is autocast"
+        raise ConfigError(f"row {row} by itself has another answer: {why}; {to_do}")
 
 
 def answer_logits(model: HookedTransformer, rows: Rows) -> Float[Tensor, "batch *k d_vocab"]:

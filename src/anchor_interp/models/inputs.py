@@ -3,8 +3,6 @@
 All analyses run :class:`Rows`, so that no attention mask is lost on the way to the model.
 """
 
-import functools
-import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +13,7 @@ from torch import Tensor
 from anchor_interp.models.finite import check_weights
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal, token_rows
 from anchor_interp.models.transformer_lens import is_bridge
-from anchor_interp.tasks.examples import Examples
-
-_LOGGER = logging.getLogger(__name__)
+from anchor_interp.tasks.examples import Examples, warn_once
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,11 +79,7 @@ def finite_rows(model: HookedTransformer, inputs: Inputs | Rows) -> Rows:
     return rows
 
 
-@functools.cache
 def warn_of_padding(padding: int | None) -> None:
     """Warn once of each padding token that a model reads before an answer."""
-    _LOGGER.warning(
-        "padding %s is before the answers, and the model reads it like any token; mask it: "
-        "Examples(..., attention_mask=...)",
-        padding,
-    )
+    what = "padding %s is before the answers, and the model reads it like any token; mask it"
+    warn_once(f"{what}: Examples(..., attention_mask=...)", padding)

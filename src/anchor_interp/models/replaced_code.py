@@ -73,7 +73,8 @@ def _is_replaced(name: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> 
 
 
 # Settings that say where a network is, what it is called or which hooks it has.
-_NO_CODE = ("device", "training", "use_", "model_name", "seed", "_compiled_call_impl")
+_NO_CODE = ("device", "n_devices", "training", "model_name", "seed", "_compiled_call_impl",
+            "use_attn_result", "use_attn_in", "use_split_qkv_input", "use_hook_")  # fmt: skip
 
 
 def are_built_alike(*networks: nn.Module) -> bool:
@@ -87,7 +88,7 @@ def are_built_alike(*networks: nn.Module) -> bool:
         }  # fmt: skip
         return {name: value for name, value in {**settings, **own}.items()
                 if not name.startswith(_NO_CODE)
-                if callable(value) or isinstance(value, bool | float | str | None)}  # fmt: skip
+                if callable(value) or isinstance(value, int | float | str | None)}  # fmt: skip
 
     def alike(one: nn.Module, two: nn.Module) -> bool:
         a, b = kept(one), kept(two)

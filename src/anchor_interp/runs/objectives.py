@@ -30,7 +30,7 @@ from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.distributed import ALONE, Processes
 from anchor_interp.runs.loop import Objective
-from anchor_interp.tasks.contract import draw_examples
+from anchor_interp.tasks.contract import check_repeats, draw_examples
 from anchor_interp.tasks.examples import Dataset
 from anchor_interp.tasks.hashing import (
     GOLDEN,
@@ -96,7 +96,9 @@ def draw_training(config: RunConfig) -> Dataset:
             "n_sequences is %s; the task %s has %s training examples, which repeat",
             f"{n:,}", config.task.kind, f"{size:,}",
         )  # fmt: skip
-    return draw_examples(config.task, "train", n, seed=config.seed)
+    training = draw_examples(config.task, "train", n, seed=config.seed)
+    check_repeats(config.task, training, seed=config.seed)
+    return training
 
 
 def make_objective(

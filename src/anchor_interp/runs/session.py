@@ -21,7 +21,8 @@ from anchor_interp.runs.loop import StepEvent, TrainState, check_finite_weights
 from anchor_interp.runs.run import evaluate_run, model_at
 from anchor_interp.runs.schedule import last_step, total_decay
 from anchor_interp.runs.store import Row, RunWriter
-from anchor_interp.tasks.contract import draw_aspects, draw_baselines, draw_examples
+from anchor_interp.tasks.anchor import AnchorTask
+from anchor_interp.tasks.contract import draw_aspects, draw_baselines, draw_examples, untrained
 from anchor_interp.tasks.examples import Dataset, SplitRole
 
 _LOGGER = logging.getLogger(__name__)
@@ -191,6 +192,8 @@ class Probes:
             most = task.most_probes
             n = most if split.size is None else min(most, split.size)
             part = training.rows(slice(most)) if split.role == "train" else draw(split.name, n)
+            if not (split.role == "train" or isinstance(task, AnchorTask)):
+                part = untrained(task, split.name, part, training.rows(slice(10_000)))
             draw_aspects(task, part)  # a fault is found before the training, not after it
             draw_baselines(task, part)
             self._sets.append((split.role, part))

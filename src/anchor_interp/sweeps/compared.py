@@ -28,6 +28,7 @@ from anchor_interp.sweeps.folder import read_table
 FEWEST = 5  # runs of a kind, below which nothing is compared
 _YES, _NO = ("true", "yes", "1", "1.0"), ("false", "no", "0", "0.0", "")
 _NAMED = 4  # columns of a row in a warning
+_OF_ROWS = ("", "index", "Unnamed: 0")  # columns in which pandas numbers rows
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -116,10 +117,15 @@ def distinct_runs(rows: Sequence[TableRow]) -> list[TableRow]:
             name = str(plain(name))
             runs[name] = _together(runs[name], row) if name in runs else row
             continue
-        runs[i], text = row, repr(sorted(row.items(), key=repr))
+        runs[i] = row
+        text = repr(sorted((item for item in row.items() if item[0] not in _OF_ROWS), key=repr))
         if text in seen:
             again.append(words(dict([*row.items()][:_NAMED])))
         seen.add(text)
+    for name in ("step", "epoch") if 0 in runs else ():
+        if len({row.get(name) for row in rows}) > 1:
+            text = "rows of several %ss count as a run each: keep one a run (where), or give run_id"
+            _LOGGER.warning(text, name)
     if again:
         text = "%d of %d rows repeat another one whole and count as further runs (%.300s); %s"
         such, to_do = "; ".join(dict.fromkeys(again)), "a column run_id would tell copies from runs"
@@ -142,6 +148,9 @@ def _rows(table: Any) -> list[TableRow]:
     if isinstance(table, str | Path):
         return read_table(table, whole=False)
     if hasattr(table, "to_dict"):
+        table = table.reset_index([n for n in table.index.names if n not in (None, *table.columns)])
+        for name in table.columns[table.columns.duplicated()]:
+            raise ConfigError(f"the column {name!r} occurs twice; keep one")
         table = table.astype(object).where(table.notna(), None).to_dict("records")
     if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
         raise ConfigError(f"table is {shown(table)}; expected a sweep folder, its table or rows")

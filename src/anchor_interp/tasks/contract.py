@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import check_name, checked, shown
-from anchor_interp.tasks.examples import Dataset
+from anchor_interp.tasks.examples import Dataset, warn_once
 from anchor_interp.tasks.task import Task
 
 MAX_EXAMPLES = 1 << 31
@@ -35,6 +36,33 @@ def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Dataset:
             if wrong.any():
                 raise ConfigError(f"{where} {what} in example {start + int(wrong.argmax())}")
     return drawn
+
+
+def check_repeats(task: Task, drawn: Dataset, *, seed: int) -> None:
+    """ConfigError if the first of these training examples change with how many are drawn."""
+    few = draw_examples(task, "train", min(len(drawn), 16), seed=seed)
+    if [*_rows(few)] != [*_rows(drawn.rows(slice(len(few))))]:
+        what = f"the first {len(few)} of {len(drawn):,} training examples of the task {task.kind}"
+        need = "draw an example from its seed and index alone (anchor_interp.tasks.hashing)"
+        raise ConfigError(f"{what} are not those of a request for {len(few)}; {need}")
+
+
+def untrained(task: Task, split: str, drawn: Dataset, training: Dataset | None) -> Dataset:
+    """The examples of a split that training does not hold; ConfigError if it holds all of them."""
+    held = set(() if training is None else _rows(training))
+    new = np.array([row not in held for row in _rows(drawn)], bool)
+    if new.all():
+        return drawn
+    what = f"training holds {(~new).sum()} of {len(new)} examples of the split {split}"
+    if not new.any():
+        raise ConfigError(f"{what} of the task {task.kind}; an example belongs into one split")
+    warn_once(f"{what} of the task {task.kind}: they are left out")
+    return drawn.rows(new)
+
+
+def _rows(examples: Dataset) -> Iterator[bytes]:
+    rows = zip(examples.tokens.astype(np.int64), examples.lengths, strict=True)
+    return (row[:length].tobytes() for row, length in rows)
 
 
 def _faults(task: Task, part: Dataset) -> Iterator[tuple[Any, str]]:
@@ -88,10 +116,15 @@ def draw_baselines(task: Task, examples: Dataset) -> dict[str, float]:
     """The accuracies of the task's own baselines on examples; ConfigError if one is not bool[n]."""
     accuracies = {}
     for name, right in task.baselines(examples).items():
-        rights, wanted = np.asarray(right), (len(examples),)
-        if rights.shape != wanted or rights.dtype != bool:
-            what = f"the baseline {shown(name)} of the task {task.kind}"
-            given = f"{rights.dtype} values of shape {rights.shape}"
-            raise ConfigError(f"{what} has {given}; expected bool and {wanted}")
-        accuracies[name] = float(rights.mean())
+        what = f"the baseline {shown(name)} of the task {task.kind}"
+        accuracies[name] = float(right_or_wrong(right, what, len(examples)).mean())
     return accuracies
+
+
+def right_or_wrong(given: Any, what: str, n: int) -> Bool[np.ndarray, " n"]:
+    """What a task's own score or baseline says of n examples; ConfigError if it is not bool[n]."""
+    values = np.asarray(given)
+    if values.shape != (n,) or values.dtype != bool:
+        found = f"{values.dtype} values of shape {values.shape}"
+        raise ConfigError(f"{what} has {found}; expected bool and {(n,)}")
+    return values

@@ -19,7 +19,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import check_name, checked
 from anchor_interp.tasks.anchor import AnchorTask, check_anchors
-from anchor_interp.tasks.examples import Examples, as_examples, as_integers
+from anchor_interp.tasks.examples import Examples, as_examples
 from anchor_interp.tasks.functions import Ints, Pair
 from anchor_interp.tasks.hashing import below, nth_allowed, random_bits, random_choice
 from anchor_interp.tasks.rules import Keys
@@ -95,7 +95,7 @@ class InterchangePairs(Readable):
 
     def __post_init__(self) -> None:
         base, source = _paired(self.base, self.source)
-        expected = _one_each(self.counterfactual, "counterfactual", len(base))
+        expected = base._each(self.counterfactual, "counterfactual")
         for name, value in {"base": base, "source": source, "counterfactual": expected}.items():
             object.__setattr__(self, name, value)
 
@@ -203,14 +203,14 @@ def exchange_label(
     base, source = _paired(base, source)
     for examples in (base, source):
         check_name(label, examples.labels, "no label of the examples")
-        computed = _one_each(answer(examples.labels), "answer", len(examples))
+        computed = examples._each(answer(examples.labels), "answer")
         if (own := examples.answers) is None:
             raise ConfigError("the examples have no answers; give answers=answer(labels)")
         for row in np.flatnonzero(own != computed)[:1]:
             made = f"answer makes {computed[row]} of the labels of row {row}"
             raise ConfigError(f"{made}, answered by {own[row]}")
     moved = {**base.labels, label: source.labels[label]}
-    expected = _one_each(answer(moved), "answer", len(base))
+    expected = base._each(answer(moved), "answer")
     apart = expected != base.answers
     if not apart.any():
         raise ConfigError(f"exchanging {label!r} changes no answer; choose other sources")
@@ -383,11 +383,3 @@ def _paired(base: Examples, source: Examples) -> tuple[Examples, Examples]:
     if len(pair[0]) != len(pair[1]):
         raise ConfigError(f"{len(pair[0])} base examples have {len(pair[1])} sources")
     return pair
-
-
-def _one_each(given: Any, name: str, n: int) -> Int64[np.ndarray, " n"]:
-    """The tokens given, if there is one for each of n examples."""
-    answers = as_integers(given, name, "n").astype(np.int64)
-    if len(answers) != n:
-        raise ConfigError(f"{name} has {len(answers)} values; expected {n}, one for each example")
-    return answers

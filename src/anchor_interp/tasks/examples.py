@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 else:
     Integers = Any
 """Integers as an array, a tensor on any device, or lists."""
-_LOGGER = logging.getLogger(__name__)
+warn_once = functools.cache(logging.getLogger(__name__).warning)
+"""Warns once of the same, with the same arguments, in a process."""
 
 SplitRole = Literal["train", "id", "ood"]
 """What a split tests: ``id`` has the distribution of the training data, ``ood`` another one."""
@@ -119,16 +120,6 @@ class Dataset:
         return Examples(self.inputs, answers, at=self.starts - 1)
 
 
-@functools.cache
-def warn_of_ends(padding: int | None) -> None:
-    """Warn once of each padding token that ends every row, where it may be an end token."""
-    _LOGGER.warning(
-        "every row ends with %s, which counts as padding; if it is also a token, say where: "
-        "Examples(..., attention_mask=...)",
-        padding,
-    )
-
-
 class Examples(Readable):
     """What an analysis is about: sequences, where each is answered, and with what.
 
@@ -188,6 +179,10 @@ class Examples(Readable):
         places = checked(places, Mapping | None, "places") or {}
         self.labels = {name: self._column(np.asarray(v), name) for name, v in dict(named).items()}
         self.places = {name: self._columns(at, name) for name, at in places.items()}
+        asked, read = self.each_answer, np.take_along_axis(self.tokens, self.each_at, 1)
+        if asked is not None and len(np.unique(asked)) > 1 and (read == asked).all():
+            what = "every answer is the token at the position where it is read (at)"
+            warn_once(f"{what}; a model predicts the next token: at may be one too large")
         if taken := {"all", "last", "noise", "other"}.intersection(self.places):
             raise ConfigError(f"rename the place {min(taken)!r}; all, last, noise, other are taken")
 
@@ -299,7 +294,8 @@ class Examples(Readable):
             mask = "give Examples(..., attention_mask=...), 1 for a token and 0 for padding"
             raise ConfigError(f"{where}; is it padding or a token? {mask}")
         if not token[:, -1].any():
-            warn_of_ends(self.padding)
+            where = "if it is also a token, say where: Examples(..., attention_mask=...)"
+            warn_once(f"every row ends with %s, which counts as padding; {where}", self.padding)
         after, before = (np.maximum.accumulate(t, 1) for t in (token, token[:, ::-1]))
         return after & before[:, ::-1]
 
@@ -314,13 +310,13 @@ class Examples(Readable):
         return given
 
     def _each(self, values: Integers, name: str) -> Int64[np.ndarray, " n"]:
-        return self._column(as_integers(values, name, "n").astype(np.int64), name)
+        return self._column(as_integers(values, name, "n"), name)
 
     def _column(self, values: np.ndarray, name: str) -> np.ndarray:
         checked(name, str, "the name of a label or place")
         if values.shape != (len(self),):
             raise ConfigError(f"{name} has shape {values.shape}; expected {len(self)} values")
-        return values
+        return values.astype(np.int64) if values.dtype.kind in "iu" else values  # sums may overflow
 
     def _summary(self) -> str:
         n, length = self.tokens.shape

@@ -5,7 +5,6 @@
 """
 
 import functools
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +14,7 @@ from jaxtyping import Bool, Integer
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded, check_fields, checked, shown
+from anchor_interp.tasks.examples import warn_once
 from anchor_interp.tasks.functions import (
     MAX_TOKEN,
     Affine,
@@ -29,7 +29,6 @@ from anchor_interp.tasks.task import Task
 
 Keys = Literal["train", "test", "all"]
 """A side of the split of keys."""
-_LOGGER = logging.getLogger(__name__)
 _MAX_ANCHORS = 16  # the index of an ordered pair is one byte
 
 PAPER_ANCHORS = tuple(Anchor(token, Affine(add)) for token, add in enumerate((5, 1, -2, -8), 1))
@@ -89,7 +88,8 @@ class AnchorRules:
         asked = (pair for pair in self.unseen if pair in self.answered)
         hidden = [pair for pair in asked if not self.tells(pair, self.keys).any()]
         if alike := [f"{pair} that of {', '.join(map(str, self.alike(pair)))}" for pair in hidden]:
-            _warn("; ".join(alike))
+            what = "no answer tells the rule of an unseen pair from a seen one's: %s"
+            warn_once(what, "; ".join(alike))
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -237,12 +237,6 @@ class AnchorRules:
         positions = np.arange(self.length - 2, dtype=np.int64)
         place, index = self.on_side(keys, positions).nonzero()
         return positions[place], self.keys[index]
-
-
-@functools.lru_cache(maxsize=256)
-def _warn(alike: str) -> None:
-    """Say it once: a task is made many times."""
-    _LOGGER.warning("no answer tells the rule of an unseen pair from a seen one's: %s", alike)
 
 
 def require_anchors(task: Any, what: str) -> Any:

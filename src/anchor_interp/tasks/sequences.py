@@ -78,7 +78,7 @@ class Sequences(Examples):
     each_at = _view(lambda s: np.full((len(s), 1), s.tokens.shape[1] - 1))
     at = _view(lambda s: np.full(len(s), s.tokens.shape[1] - 1))
     each_answer = _view(lambda s: s.targets.astype(np.int64)[:, None])
-    labels = _view(lambda s: MappingProxyType({n: getattr(s, n) for n in _COLUMNS[2:]}))
+    labels = _view(lambda s: MappingProxyType({n: getattr(s, n).astype(int) for n in _COLUMNS[2:]}))
     places = _view(
         lambda s: MappingProxyType({n: s.position.astype(int) + i for i, n in enumerate(_IN_A_ROW)})
     )

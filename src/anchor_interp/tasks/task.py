@@ -244,4 +244,8 @@ def plain_fields(config: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=16)
 def _index(words: tuple[str, ...]) -> dict[str, int]:
-    return {word: token for token, word in enumerate(words)}
+    index = {word: token for token, word in enumerate(words)}
+    for token, word in enumerate(words):
+        if index[word] != token or word.split() != [word]:
+            raise ConfigError(f"the word {shown(word)} of token {token} occurs twice or has spaces")
+    return index
