@@ -51,7 +51,8 @@ def of_subject(subject: Subject) -> Numbers:
 
 @torch.no_grad()
 def under_a_decorator(model: Any) -> float:
-    return float(model.W_E.norm())
+    norm: float = model.W_E.norm().item()
+    return norm
 
 
 def where_it_moved(subject: Subject) -> dict[str, float]:
@@ -62,12 +63,14 @@ def where_it_moved(subject: Subject) -> dict[str, float]:
 
 
 def of_a_model_called_subject(model: Any) -> float:
-    return float(model.W_E.norm())
+    norm: float = model.W_E.norm().item()
+    return norm
 
 
 class Probe:
     def measure(self, model: Any) -> float:
-        return float(model.W_E.norm())
+        norm: float = model.W_E.norm().item()
+        return norm
 
 
 @pytest.fixture
