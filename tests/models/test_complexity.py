@@ -214,8 +214,8 @@ def test_products_agree_with_the_multiplied_matrices() -> None:
         assert one.condensation is None
     norms = torch.stack([(b.attn.W_V @ b.attn.W_O).norm(dim=(1, 2)) for b in now.blocks]).detach()
     for name in ("QK", "OV"):
-        ranks = [e.stable_rank for e in found.heads if e.name == name]
-        mean = np.average(ranks, weights=norms.flatten() ** 2)
+        ranks = [e.stable_rank or 0 for e in found.heads if e.name == name]
+        mean = float(np.average(ranks, weights=norms.flatten().numpy() ** 2))
         assert found.effective[name] == pytest.approx(mean)
     largest = norms / norms.max()
     assert found.head_norms == pytest.approx(
