@@ -41,9 +41,9 @@ def draw_examples(task: Task, split: str, n: int, *, seed: int) -> Dataset:
 def check_repeats(task: Task, drawn: Dataset, *, seed: int) -> None:
     """ConfigError if the first of these training examples change with how many are drawn."""
     few = draw_examples(task, "train", min(len(drawn), 16), seed=seed)
+    what = f"the first {len(few)} of {len(drawn):,} training examples of the task {task.kind}"
+    need = "draw an example from its seed and index alone (anchor_interp.tasks.hashing)"
     if [*_rows(few)] != [*_rows(drawn.rows(slice(len(few))))]:
-        what = f"the first {len(few)} of {len(drawn):,} training examples of the task {task.kind}"
-        need = "draw an example from its seed and index alone (anchor_interp.tasks.hashing)"
         raise ConfigError(f"{what} are not those of a request for {len(few)}; {need}")
 
 
