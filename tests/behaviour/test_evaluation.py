@@ -349,7 +349,7 @@ def test_a_task_that_is_not_that_of_the_training_is_told(caplog: pytest.LogCaptu
     other = dataclasses.replace(CONTROL, anchors=(Anchor(first.token, Affine(6)), *others))
     training = sample(CONTROL, "train", 100, seed=0)
     n = int((training.tokens == first.token).any(1).sum())
-    evaluate_trained(other, inferential, training)
+    evaluate_oracle(other, inferential, training=training)
     assert f"{n} of 100 training rows have other answers than the task, as row" in caplog.text
 
 
