@@ -131,14 +131,19 @@ class Pages:
         title = " ".join(title.rstrip(".").split())
         claims = claims_of(script)
         own: Mapping[str, Study] = getattr(script, "RUNS", {})
-        shown = dict.fromkeys([*own, *(run for claim in claims for run in claim.effect.runs)])
-        runs = ", ".join(_study_link(study, f"`{study}`") for study in shown)
+        judging = dict.fromkeys(run for claim in claims for run in claim.effect.runs)
+        more = [study for study in own if study not in judging]
+        shown = {"judged on": judging, "runs": more}
+        runs = "; ".join(
+            f"{what}: " + ", ".join(_study_link(study, f"`{study}`") for study in studies)
+            for what, studies in shown.items() if studies
+        )  # fmt: skip
         lines = [self._line(claim) for claim in claims]
         head = ["verdict", "claim", "effect (95 %)", "least / finds", "p / q", "runs"]
         return (
             f"## {title}\n\n{about.replace('``', '`').replace('*', chr(92) + '*')}\n\n"
             f"[Figure](../figures/papers/{name}.png), [script](../experiments/{name}.py); "
-            f"judged on: {runs}.\n\n{table(head, lines) if claims else ''}"
+            f"{runs}.\n\n{table(head, lines) if claims else ''}"
         )
 
     def _line(self, claim: Claim) -> list[str]:

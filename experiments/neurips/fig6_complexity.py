@@ -94,8 +94,8 @@ CLAIMS = [
         Mean(lambda row: math.log(1.2) - abs(float(row["ratio"])), lambda row: row["gamma"] < 0.5,
             runs=("complexity-post",), is_margin=True, **_STEPS),
         note="They need 1.46 times as many steps with six broken groups. Of narrow models with "
-        "gamma 0.40 to 0.50, 20 of 39 are symmetric. At gamma 0.7, where 31 of 41 are, both depths "
-        "have -0.30 [-0.56, -0.04], two layers alone -0.13 [-0.31, 0.05]."),
+        "gamma 0.40 to 0.50, 20 of 39 are symmetric. At gamma 0.7, where 31 of 41 are, the margin "
+        "of both depths is -0.30 [-0.56, -0.04], of two layers -0.13 [-0.31, 0.05]."),
 ]  # fmt: skip
 
 

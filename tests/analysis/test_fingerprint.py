@@ -123,7 +123,7 @@ def test_no_unseen_pair_is_run(
     lines = capsys.readouterr().err.splitlines()
     assert [lines[0], lines[-1]] == ["fingerprint: step 1/13", "fingerprint: step 13/13"]
     monkeypatch.setattr(module, "_OF_SEEN_PAIRS", module._OF_SEEN_PAIRS[:1])
-    fingerprint_model(model, task, quiet=True)
+    assert fingerprint_model(model, task, seed=3, quiet=True).seed == 3
     assert capsys.readouterr().err == ""
 
 

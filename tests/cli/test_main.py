@@ -217,8 +217,10 @@ def test_the_documented_json_keys_are_the_printed_ones(finished_run: Run, capsys
 
 
 def test_quiet_and_verbose_choose_the_messages(
-    tmp_path: Path, finished_run: Run, capsys: Capture
+    tmp_path: Path, finished_run: Run, monkeypatch: Patch, capsys: Capture
 ) -> None:
+    monkeypatch.setattr(progress, "LATE_SECONDS", -1)
+
     def resumed(*flags: str) -> str:
         out = tmp_path / "-".join(["run", *flags])
         shutil.copytree(finished_run.folder.path, out)

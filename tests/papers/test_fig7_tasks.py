@@ -93,3 +93,11 @@ def test_no_training_example_comes_twice() -> None:
         for config in study.sweep().configs().values():
             most = config.task.splits[0].size
             assert most is None or config.train.n_sequences <= most
+
+
+def test_numbers_that_are_never_reached_are_no_measurements() -> None:
+    """16,000 examples are seen three times, so a run that never fits them has a bound of three."""
+    rows = made_up("prontoqa", gain=0.1, epochs=(10.0, 24.0, 10.0, 99.0), level=0.7)
+    found = judge(CLAIMS, {"prontoqa": rows})["c7-prontoqa-falls"]
+    assert (found.verdict, found.finding and found.finding.found) == ("not answerable here", None)
+    assert "never came there" in found.reason

@@ -19,6 +19,7 @@ from anchor_interp.runs.config import override, read_config
 from anchor_interp.runs.measurements import Measure
 from anchor_interp.sweeps.spec import Grid
 from anchor_interp.tasks.anchor import BROKEN_GROUPS
+from claims import REGISTERED
 from complexity_control.fig8_order import broken_task
 from effects import Row
 from studies import Data, Study, broken_groups, known, read_study, task_columns, train
@@ -255,3 +256,16 @@ def test_a_broken_task_breaks_both_orders_alike() -> None:
     assert task_columns(ai.TASKS["neurips"])["broken"] is None
     assert (task.target((4, 3), task.keys) == task.keys - 6).all()
     assert broken_groups(ai.TASKS["neurips"]) == ()  # one order alone
+
+
+@pytest.mark.parametrize(("again", "claim", "before"), [
+    ("memory-again", "memory-small-again", "memory"),
+    ("routes-again", "routes-first-again", "routes-first"),
+    ("addition-either", "addition-either-gamma", "addition-matched"),
+])  # fmt: skip
+def test_what_is_asked_again_has_as_many_runs_as_written_down_and_new_seeds(
+    again: str, claim: str, before: str
+) -> None:
+    new, old = ([*known()[name].sweep().configs().values()] for name in (again, before))
+    assert len(new) == REGISTERED[claim]["n"]
+    assert not {config.seed for config in new} & {config.seed for config in old}

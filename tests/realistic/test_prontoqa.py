@@ -246,3 +246,5 @@ def test_aspects_are_those_of_the_text(task: Prontoqa) -> None:
 def test_least_hops_are_at_most_the_hops() -> None:
     with pytest.raises(ConfigError, match=r"task.least_hops is 4; expected at most 3"):
         Prontoqa(least_hops=4)
+    with pytest.raises(ConfigError, match=r"task.hops is 6; expected at most 5"):
+        Prontoqa(hops=6)

@@ -139,7 +139,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "row 0 by itself has another answer"),
     "positions first": (lambda: ai.last_logits(
         lambda t: Positions()(t).transpose(0, 1), np.array([[1, 2], [3, 4]])),
-        r"row 0 .* shape \(2, 1, 20\); expected logits \(1, 2, 'd_vocab'\)"),
+        r"gives .* shape \(2, 1, 20\); expected logits \(1, 2, 'd_vocab'\)"),
     "mean over rows, masked words": (lambda: ai.last_logits(
         lambda t: torch.cat([Positions()(t), torch.full((*t.shape, 9), -1e9)], -1)
         + t[:, -1].double().mean() * torch.arange(29), PAIRS[0]),

@@ -107,6 +107,9 @@ def test_metrics_tell_losses_and_tokens_seen(run: anchor_interp.Run, config: Run
     assert rows[1]["id_loss"] == pytest.approx(float(found), abs=0.3)  # of other windows
     along = run.at_every_step(complexity)
     assert sorted(along) == [0, 10, 20]
+    sums = run.at_every_step(lambda model: float(model.W_E.detach().sum()))
+    assert sums == {s: float(run.at(s).model.W_E.detach().sum()) for s in (0, 10, 20)}
+    assert len({*sums.values()}) == 3
     scan = anchor_interp.preset("scan", steps=2)
     assert session.tokens_seen(scan, drawn, 2) == {}
 

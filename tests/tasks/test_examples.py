@@ -187,7 +187,7 @@ def test_an_answer_where_it_is_read_warns_once(caplog: pytest.LogCaptureFixture)
     for _ in range(2):
         ai.Examples(tokens, [7, 8])
     (message,) = caplog.messages
-    assert message.endswith("a model predicts the next token: at may be one too large")
+    assert message.endswith("where a model predicts the next token, at is one too large")
 
 
 def test_labels_do_not_overflow() -> None:

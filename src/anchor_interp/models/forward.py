@@ -85,6 +85,10 @@ def called_logits(model: Any, examples: Examples) -> Float[Tensor, "batch *k d_v
     return logits
 
 
+class _OtherShapeError(ConfigError):
+    """A called model gives no logits for each position of each row."""
+
+
 def _called(model: Any, examples: Examples) -> Float[Tensor, "batch *k d_vocab"]:
     weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     on = torch.device("cpu") if weight is None else weight.device
@@ -99,7 +103,7 @@ def _called(model: Any, examples: Examples) -> Float[Tensor, "batch *k d_vocab"]
     if tuple(getattr(logits, "shape", ()))[:-1] != tokens.shape:
         expected = f"expected logits {(*tokens.shape, 'd_vocab')}"
         remedy = "of several outputs pass these on, such as lambda tokens: model(tokens)[0]"
-        raise ConfigError(f"the model gives {shown(logits)}; {expected}: {remedy}")
+        raise _OtherShapeError(f"the model gives {shown(logits)}; {expected}: {remedy}")
     at = torch.from_numpy(examples.each_at)
     read = torch.as_tensor(logits)[torch.arange(len(tokens), device=at.device)[:, None], at]
     return read[:, 0] if at.shape[1] == 1 else read
@@ -124,8 +128,10 @@ def _check_alone(model: Any, examples: Examples, logits: Tensor) -> None:
     again = Examples(tokens[row : row + 1, inside[row]], at=at[None])
     try:
         answer = _called(model, again)
+    except _OtherShapeError:
+        raise
     except Exception as error:
-        if inside[row].all() and not isinstance(error, ConfigError):  # a model of whole batches
+        if inside[row].all():  # a model of whole batches
             return
         raise ConfigError(
             f"row {row} without its padding: {error}; take rows of one length"

@@ -88,7 +88,8 @@ def are_built_alike(*networks: nn.Module) -> bool:
         }  # fmt: skip
         return {name: value for name, value in {**settings, **own}.items()
                 if not name.startswith(_NO_CODE)
-                if callable(value) or isinstance(value, int | float | str | None)}  # fmt: skip
+                if callable(value) or isinstance(value, bool | float | str | None)
+                or (name in settings and isinstance(value, int))}  # fmt: skip
 
     def alike(one: nn.Module, two: nn.Module) -> bool:
         a, b = kept(one), kept(two)

@@ -193,7 +193,7 @@ class Probes:
             n = most if split.size is None else min(most, split.size)
             part = training.rows(slice(most)) if split.role == "train" else draw(split.name, n)
             if not (split.role == "train" or isinstance(task, AnchorTask)):
-                part = untrained(task, split.name, part, training.rows(slice(10_000)))
+                part = untrained(task, split.name, part, training)
             draw_aspects(task, part)  # a fault is found before the training, not after it
             draw_baselines(task, part)
             self._sets.append((split.role, part))

@@ -148,7 +148,7 @@ def _rows(table: Any) -> list[TableRow]:
     if isinstance(table, str | Path):
         return read_table(table, whole=False)
     if hasattr(table, "to_dict"):
-        table = table.reset_index([n for n in table.index.names if n not in (None, *table.columns)])
+        table = table.reset_index("run_id") if "run_id" in table.index.names else table
         for name in table.columns[table.columns.duplicated()]:
             raise ConfigError(f"the column {name!r} occurs twice; keep one")
         table = table.astype(object).where(table.notna(), None).to_dict("records")

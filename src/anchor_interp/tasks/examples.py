@@ -180,9 +180,9 @@ class Examples(Readable):
         self.labels = {name: self._column(np.asarray(v), name) for name, v in dict(named).items()}
         self.places = {name: self._columns(at, name) for name, at in places.items()}
         asked, read = self.each_answer, np.take_along_axis(self.tokens, self.each_at, 1)
-        if asked is not None and len(np.unique(asked)) > 1 and (read == asked).all():
+        if asked is not None and (read == asked).all() and len(np.unique(asked)) > 1:
             what = "every answer is the token at the position where it is read (at)"
-            warn_once(f"{what}; a model predicts the next token: at may be one too large")
+            warn_once(f"{what}; where a model predicts the next token, at is one too large")
         if taken := {"all", "last", "noise", "other"}.intersection(self.places):
             raise ConfigError(f"rename the place {min(taken)!r}; all, last, noise, other are taken")
 
@@ -316,7 +316,8 @@ class Examples(Readable):
         checked(name, str, "the name of a label or place")
         if values.shape != (len(self),):
             raise ConfigError(f"{name} has shape {values.shape}; expected {len(self)} values")
-        return values.astype(np.int64) if values.dtype.kind in "iu" else values  # sums may overflow
+        small = np.can_cast(values.dtype, np.int64) and values.dtype.kind in "iu"
+        return values.astype(np.int64) if small else values  # sums of small types overflow
 
     def _summary(self) -> str:
         n, length = self.tokens.shape

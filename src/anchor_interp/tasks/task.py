@@ -36,6 +36,7 @@ module is imported.
 import dataclasses
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -209,8 +210,9 @@ class Task:
         """The tokens of a text, whose words are separated by spaces; ConfigError if unknown."""
         index, words = _index(self.words), text.split()
         if unknown := [word for word in words if word not in index]:
-            what = f"is not a word of the task {self.kind}{suggestion(unknown[0], index)}"
-            raise ConfigError(f"{shown(unknown[0])} {what}")
+            what = "occurs twice in" if unknown[0] in self.words else "is not a word of"
+            hint = suggestion(unknown[0], index)
+            raise ConfigError(f"{shown(unknown[0])} {what} the task {self.kind}{hint}")
         return tuple(index[word] for word in words)
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -244,8 +246,6 @@ def plain_fields(config: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=16)
 def _index(words: tuple[str, ...]) -> dict[str, int]:
-    index = {word: token for token, word in enumerate(words)}
-    for token, word in enumerate(words):
-        if index[word] != token or word.split() != [word]:
-            raise ConfigError(f"the word {shown(word)} of token {token} occurs twice or has spaces")
-    return index
+    """The tokens of the words that occur once."""
+    counts = Counter(words)
+    return {word: token for token, word in enumerate(words) if counts[word] == 1}
