@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from anchor_interp.sweeps.columns import COLUMNS
 from anchor_interp.sweeps.engine import Engine, Job, RunResult, each_alone
 from anchor_interp.sweeps.estimate import disk_bytes, estimate
 from anchor_interp.sweeps.folder import SweepFolder, counts, read_table
-from anchor_interp.sweeps.local import LocalEngine
+from anchor_interp.sweeps.local import LocalEngine, _Worker
 from anchor_interp.sweeps.scheduler import TRIES, Scheduler
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
@@ -598,12 +599,6 @@ def test_a_killed_driver_leaves_runs_to_resume(tmp_path: Path, small: SweepFolde
     assert world.verdict(out) == ""
 
 
-def in_background(act: Callable[[], None]) -> threading.Thread:
-    thread = threading.Thread(target=act)
-    thread.start()
-    return thread
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("find", "message"),
@@ -618,21 +613,24 @@ def test_a_killed_worker_or_fork_server_is_replaced(
     tmp_path: Path,
     small: SweepFolder,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: Patch,
 ) -> None:
-    before = set(sweep_faults.children(os.getpid()))
-    first, *_ = SMALL.configs()
+    before, give, killed = set(find(os.getpid())), _Worker.give, list[int]()
 
-    def kill() -> None:
-        while not (tmp_path / "out" / "runs" / first / "checkpoints").exists():
-            time.sleep(0.05)
-        os.kill((set(find(os.getpid())) - before).pop(), signal.SIGKILL)
+    def give_when_killed(worker: _Worker, job: Job) -> None:
+        while not killed:
+            if found := set(find(os.getpid())) - before:  # a server takes a moment to fork
+                killed.append(found.pop())
+                os.kill(killed[0], signal.SIGKILL)
+                wait([worker.reports.fileno()])
+            time.sleep(0.01)
+        give(worker, job)
 
-    killing = in_background(kill)
-    folder = sweep(SMALL, tmp_path / "out", engine=LocalEngine(1, "cpu"), quiet=True)
-    killing.join()
-    assert sweep_faults.what_counts(folder.rows()) == sweep_faults.what_counts(small.rows())
+    monkeypatch.setattr(_Worker, "give", give_when_killed)
+    found = sweep(SMALL, tmp_path / "out", engine=LocalEngine(1, "cpu"), quiet=True)
+    assert sweep_faults.what_counts(found.rows()) == sweep_faults.what_counts(small.rows())
     assert any(message in logged for logged in caplog.messages)
-    assert set(sweep_faults.children(os.getpid())) <= before
+    assert not set(find(os.getpid())) - before
 
 
 @pytest.mark.slow
@@ -651,7 +649,8 @@ def test_an_interrupted_sweep_leaves_no_worker(tmp_path: Path) -> None:
         threads.update(os.listdir(f"/proc/{server}/task"))
         os.kill(os.getpid(), signal.SIGINT)
 
-    interrupting = in_background(interrupt)
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
     with pytest.raises(KeyboardInterrupt):
         sweep(long, tmp_path, engine=LocalEngine(1, "cpu"), quiet=True)
     interrupting.join()
