@@ -312,6 +312,18 @@ def test_a_model_that_is_more_than_its_graph_is_refused() -> None:
         handle.remove()
 
 
+def test_positions_beside_the_stream_are_refused() -> None:
+    """However little they change: here the logits by less than a thousandth."""
+    model = lens_model(d_vocab=100, n_ctx=POS, positional_embedding_type="shortformer")
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(0.1)
+    with pytest.raises(ConfigError, match="shortformer"):
+        ai.EdgeAblation(model, CLEAN, references=CORRUPTED, parts="residual edges")
+    with pytest.raises(ConfigError, match="shortformer"):
+        ai.edge_attribution(model, CLEAN, CORRUPTED, METRIC)
+
+
 def test_the_graph_is_looked_at_with_sequences_that_differ(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -58,9 +58,12 @@ class ResidualGraph:
 
     @classmethod
     def of(cls, model: HookedTransformer) -> "ResidualGraph":
-        """The graph; ConfigError if attention is not causal."""
+        """The graph; ConfigError if attention is not causal, or reads more than the stream."""
         check_causal(model)
         cfg: Any = model.cfg
+        if getattr(cfg, "positional_embedding_type", None) == "shortformer":
+            beside = "positions that queries and keys get beside the stream (shortformer)"
+            raise ConfigError(f"the model has {beside}; residual edges need them in the stream")
         apart = getattr(cfg, "ungroup_grouped_query_attention", False)
         n_groups = (None if apart else cfg.n_key_value_heads) or cfg.n_heads
         parallel = bool(getattr(cfg, "parallel_attn_mlp", False))
@@ -314,7 +317,7 @@ def check_graph(model: HookedTransformer, given: Rows) -> None:
     found = run_kept(model, rows, kept, pairs, reference, lambda logits, _: logits)
     off = np.abs(found - torch.stack([own, own.flip(0)]).double().numpy()).max()
     near = max(_rounding(own), 0.01)  # streams can be much larger than what tells them apart
-    if not off <= near * max(float(own.abs().max()), 1):
+    if not off <= near * float(own.abs().max()):
         why = f"runs with all edges and with none from the embedding miss their logits by {off:.2g}"
         raise ConfigError(f"the model, or a hook attached to it, is more than its graph: {why}")
 
