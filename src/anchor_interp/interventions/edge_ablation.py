@@ -262,6 +262,8 @@ class EdgeAblation(Readable):
     def _aligned(self, sequences: Inputs) -> Examples:
         """Examples; ConfigError if a position that counts does not mean the same in all."""
         examples = as_examples(sequences)
+        if (examples.unread != examples.unread[0]).any():
+            raise ConfigError("masked padding is elsewhere in some rows; take rows of one length")
         places = examples.places if self._by_place else {}
         for name, where in {"last": examples.at, **places}.items():
             if (n := len(np.unique(where))) > 1:
@@ -325,6 +327,8 @@ class EdgeAblation(Readable):
             if donors.names != self.roles and not plain:
                 there, here = ", ".join(donors.names), ", ".join(self.roles)
                 raise ConfigError(f"the references have the positions {there}; expected {here}")
+            if not np.array_equal(donors.unread[0], self._examples.unread[0]):
+                raise ConfigError("masked padding is elsewhere in the references; take others")
             theirs, at = order_of(donors)
             outputs = self._outputs(donors[theirs])
             around = np.arange(max(len(order), len(donors)))

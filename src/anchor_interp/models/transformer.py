@@ -29,6 +29,7 @@ components: ``ActivationCache.decompose_resid`` and ``get_full_resid_decompositi
 
 import functools
 import warnings
+import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 
@@ -172,8 +173,26 @@ def check_causal(model: HookedTransformer) -> None:
     """Raise a ConfigError if a position of the model can attend to later ones."""
     check_model(model)
     direction = model.cfg.attention_dir
+    if is_bridge(model) and _looks_ahead(model):  # its cfg says causal of BERT
+        direction = "bidirectional"
     if direction != "causal":
         raise ConfigError(f"the model's attention is {direction}; expected causal attention")
+
+
+_AHEAD: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
+
+
+@torch.no_grad()
+def _looks_ahead(bridge: Any) -> bool:
+    """Whether the first of two tokens gets other logits if the second one changes."""
+    if bridge not in _AHEAD:
+        pairs = torch.tensor([[0, 0], [0, 1]], device=device(bridge))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            one, other = (bridge(pair[None])[0, 0] for pair in pairs)
+        rounding = 100 * torch.finfo(one.dtype).eps  # of experts, which get other tokens together
+        _AHEAD[bridge] = bool((one - other).abs().amax() > rounding * one.abs().amax())
+    return _AHEAD[bridge]
 
 
 def check_fits(model: HookedTransformer, task: Task) -> None:
