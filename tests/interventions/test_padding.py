@@ -187,12 +187,15 @@ def test_a_token_is_not_replaced_by_padding(parts: Any) -> None:
     shorter = ai.Examples(tokens, RIGHT[:4], attention_mask=np.arange(6) > np.full((4, 1), 1))
     longer = ai.Examples(tokens[::-1], WRONG[:4], attention_mask=np.ones_like(tokens))
     both = ai.Examples(tokens, attention_mask=np.arange(6) >= np.arange(4)[:, None])
-    with pytest.raises(ai.ConfigError, match="masked padding"):
-        if parts is None:
-            metric = ai.logit_difference(shorter, longer)
-            ai.patch(model, shorter, longer, [ai.Site("resid_pre", 0)], metric)
-        else:
+
+    def replace() -> None:
+        if parts is not None:
             ai.EdgeAblation(model, shorter, references=longer, parts=parts)
+        metric = ai.logit_difference(shorter, longer)
+        ai.patch(model, shorter, longer, [ai.Site("resid_pre", 0)], metric)
+
+    with pytest.raises(ai.ConfigError, match="masked padding"):
+        replace()
     if parts in ("edges", "heads and MLPs"):
         with pytest.raises(ai.ConfigError, match="masked padding is elsewhere in some rows"):
             ai.EdgeAblation(model, both, parts=parts)

@@ -50,6 +50,10 @@ def wrapped(architecture: str) -> tuple[Any, Any]:
         "Gemma3ForCausalLM": lambda: transformers.Gemma3TextConfig(
             **SIZES, num_key_value_heads=2, head_dim=8, use_bidirectional_attention=True
         ),
+        "Qwen3NextForCausalLM": lambda: transformers.Qwen3NextConfig(
+            **SIZES, num_key_value_heads=2, head_dim=8, layer_types=["full_attention"] * 2,
+            mlp_only_layers=[0, 1],
+        ),
         "BertForMaskedLM": lambda: transformers.BertConfig(**SIZES),
         "Qwen2ForCausalLM": lambda: transformers.Qwen2Config(**SIZES, num_key_value_heads=2),
         "OPTForCausalLM": lambda: transformers.OPTConfig(
@@ -360,3 +364,10 @@ def test_a_bridge_that_looks_ahead_is_not_causal(architecture: str) -> None:
     ):
         with pytest.raises(ConfigError, match="attention is bidirectional; expected causal"):
             asked()
+
+
+def test_edges_of_gated_attention_are_not_ablated() -> None:
+    """Its heads write less than their edges carry: the gate comes after them."""
+    bridge, _ = wrapped("Qwen3NextForCausalLM")
+    with pytest.raises(ConfigError, match="layer 0 does not write the sum over its edges: its att"):
+        ai.EdgeAblation(bridge, TOKENS)

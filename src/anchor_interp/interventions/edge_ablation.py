@@ -124,9 +124,9 @@ class EdgeAblation(Readable):
     Args:
         sequences: examples whose positions mean the same in all, such as
             :func:`anchor_interp.tasks.sequences.aligned_sequences`; for heads and MLPs only the
-            last one has to. Examples that have answers keep
-            those, against their wrong ones if given; others, and anchor sequences, the unedited
-            model's own (``sequences.examples()`` keeps the targets).
+            last one has to, and masked padding. Examples that have answers keep those, against
+            their wrong ones if given; others, and anchor sequences, the unedited model's own
+            (``sequences.examples()`` keeps the targets).
         references: for ``mean`` and ``resample``. Sequence i is resampled from reference i, over
             and over; a single sequence from each reference in turn. If None, the references are
             the sequences themselves: equal ones are resampled from the next different one, in an
@@ -172,9 +172,8 @@ class EdgeAblation(Readable):
         else:
             length, mlps = self.tokens.shape[1], parts != "edges"
             self.reachable = reachable_edges(model, length, read=self.at, mlps=mlps)
-            if self.rows.attention_mask is not None:  # padding sends and receives nothing
-                places = np.flatnonzero(~examples.inside.any(0))
-                self.reachable[..., places] = self.reachable[..., places, :] = False
+            hidden = examples.unread[0]  # padding sends and receives nothing
+            self.reachable[..., hidden] = self.reachable[..., hidden, :] = False
         # rows are computed in an order of theirs, so that no rounding depends on the given one
         order, place = order_of(examples)
         self.answers, self._wrong, self._whose = self._answers(order)
@@ -307,9 +306,8 @@ class EdgeAblation(Readable):
             checked(references, type(None), "the references of zero ablation")
             return None, (order, order)
         if references is None:
-            read = self.tokens[order, : self.at + 1].cpu().numpy()
-            if (mask := self.rows.attention_mask) is not None:
-                read = np.where(mask[order, : self.at + 1].cpu().numpy(), read, -1)
+            tokens = np.where(self._examples.unread, -1, self.tokens.cpu().numpy())
+            read = tokens[order, : self.at + 1]
             _, first, which = np.unique(read, axis=0, return_index=True, return_inverse=True)
             if len(first) < 2:
                 same = "one sequence" if len(read) == 1 else f"{len(read)} equal sequences"

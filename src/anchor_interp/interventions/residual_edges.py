@@ -21,6 +21,7 @@ from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp.interventions.hooks import Edit, activations, hooked
+from anchor_interp.interventions.sites import heads_of
 from anchor_interp.models.forward import answer_logits
 from anchor_interp.models.inputs import Rows
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal, layout
@@ -61,10 +62,8 @@ class ResidualGraph:
         """The graph; ConfigError if attention is not causal."""
         check_causal(model)
         cfg: Any = model.cfg
-        apart = getattr(cfg, "ungroup_grouped_query_attention", False)
-        n_groups = (None if apart else cfg.n_key_value_heads) or cfg.n_heads
-        parallel = bool(getattr(cfg, "parallel_attn_mlp", False))
-        return cls(cfg.n_layers, cfg.n_heads, n_groups, int(not cfg.attn_only), parallel)
+        parallel, n_mlps = bool(getattr(cfg, "parallel_attn_mlp", False)), int(not cfg.attn_only)
+        return cls(cfg.n_layers, cfg.n_heads, heads_of(model, "k"), n_mlps, parallel)
 
     @cached_property
     def senders(self) -> tuple[str, ...]:

@@ -29,7 +29,6 @@ components: ``ActivationCache.decompose_resid`` and ``get_full_resid_decompositi
 
 import functools
 import warnings
-import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
 
@@ -50,6 +49,7 @@ from anchor_interp.models.transformer_lens import (
     HookedTransformerConfig,
     LayerNorm,
     TransformerBlock,
+    asked_once,
     is_bridge,
     repeat_along_head_dimension,
 )
@@ -173,26 +173,20 @@ def check_causal(model: HookedTransformer) -> None:
     """Raise a ConfigError if a position of the model can attend to later ones."""
     check_model(model)
     direction = model.cfg.attention_dir
-    if is_bridge(model) and _looks_ahead(model):  # its cfg says causal of BERT
+    if _looks_ahead(model):  # cfg says causal of BERT
         direction = "bidirectional"
     if direction != "causal":
         raise ConfigError(f"the model's attention is {direction}; expected causal attention")
 
 
-_AHEAD: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
-
-
+@asked_once
 @torch.no_grad()
 def _looks_ahead(bridge: Any) -> bool:
     """Whether the first of two tokens gets other logits if the second one changes."""
-    if bridge not in _AHEAD:
-        pairs = torch.tensor([[0, 0], [0, 1]], device=device(bridge))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            one, other = (bridge(pair[None])[0, 0] for pair in pairs)
-        rounding = 100 * torch.finfo(one.dtype).eps  # of experts, which get other tokens together
-        _AHEAD[bridge] = bool((one - other).abs().amax() > rounding * one.abs().amax())
-    return _AHEAD[bridge]
+    pairs = torch.tensor([[0, 0], [0, 1]], device=device(bridge))
+    one, other = (bridge(pair[None])[0, 0] for pair in pairs)
+    rounding = 100 * torch.finfo(one.dtype).eps  # of experts, which get other tokens together
+    return bool((one - other).abs().amax() > rounding * one.abs().amax())
 
 
 def check_fits(model: HookedTransformer, task: Task) -> None:
