@@ -31,8 +31,9 @@ class Rows:
 
     def __getitem__(self, index: Any) -> "Rows":
         """Some of the rows."""
-        parts: Any = self.tokens, self.at, self.attention_mask
-        return Rows(*(None if part is None else part[index] for part in parts))
+        parts = self.tokens, self.at, self.attention_mask
+        some: list[Any] = [None if part is None else part[index] for part in parts]
+        return Rows(*some)
 
     def through(self, model: HookedTransformer, *, stop_at_layer: int | None = None) -> Tensor:
         """The logits at all positions, or the stream before a layer, by the model's own forward."""

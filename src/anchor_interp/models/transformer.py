@@ -172,9 +172,8 @@ def check_dropout(model: nn.Module) -> None:
 def check_causal(model: HookedTransformer) -> None:
     """Raise a ConfigError if a position of the model can attend to later ones."""
     check_model(model)
-    direction = model.cfg.attention_dir
-    if _looks_ahead(model):  # cfg says causal of BERT
-        direction = "bidirectional"
+    # cfg says causal of BERT
+    direction = "bidirectional" if _looks_ahead(model) else model.cfg.attention_dir
     if direction != "causal":
         raise ConfigError(f"the model's attention is {direction}; expected causal attention")
 

@@ -212,7 +212,7 @@ def _sentences(
     """Sentences without end, whose slots take ``words`` in place of the usual ones."""
     options = {**_NOUNS, **_VERBS, **(words or {})}
     drawn = (random_bits(1 << 14, seed=0, stream=f"cogs/{stream}/{i}") for i in itertools.count())
-    numbers = (number for part in drawn for number in part.tolist())
+    numbers = (int(number) for part in drawn for number in part.tolist())
 
     def one(items: Sequence[T]) -> T:
         return items[next(numbers) % len(items)]
