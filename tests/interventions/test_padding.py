@@ -19,6 +19,7 @@ import anchor_interp as ai
 from anchor_interp.analysis.attention import attention_patterns
 from anchor_interp.analysis.flow import information_flow
 from anchor_interp.analysis.logit_attribution import logit_lens
+from anchor_interp.analysis.probes import aligned_examples, find_twins
 from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.patched_passes import Replacement, replaced_run
@@ -177,6 +178,49 @@ def test_residual_edges_of_padded_examples_are_those_of_each_alone(
             measured.append(bench.measure(cut))
         np.testing.assert_allclose(scores[0], scores[1], rtol=0, atol=1e-10)
         np.testing.assert_allclose(measured[0], measured[1], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("parts", [None, "edges", "heads and MLPs", "residual edges"])
+def test_a_token_is_not_replaced_by_padding(parts: Any) -> None:
+    """Sentences of two lengths end together; what padding holds means nothing."""
+    model, tokens = random_model("pre"), np.random.default_rng(0).integers(1, 100, (4, 6))
+    shorter = ai.Examples(tokens, RIGHT[:4], attention_mask=np.arange(6) > np.full((4, 1), 1))
+    longer = ai.Examples(tokens[::-1], WRONG[:4], attention_mask=np.ones_like(tokens))
+    both = ai.Examples(tokens, attention_mask=np.arange(6) >= np.arange(4)[:, None])
+
+    def replace() -> None:
+        if parts is not None:
+            ai.EdgeAblation(model, shorter, references=longer, parts=parts)
+        metric = ai.logit_difference(shorter, longer)
+        ai.patch(model, shorter, longer, [ai.Site("resid_pre", 0)], metric)
+
+    with pytest.raises(ai.ConfigError, match="masked padding"):
+        replace()
+    if parts in ("edges", "heads and MLPs"):
+        with pytest.raises(ai.ConfigError, match="masked padding is elsewhere in some rows"):
+            ai.EdgeAblation(model, both, parts=parts)
+
+
+def test_padding_behind_the_answers_may_differ(model: HookedTransformer) -> None:
+    tokens, at = np.random.default_rng(0).integers(1, 100, (4, 6)), np.full(4, 3)
+    clean, corrupted = (
+        ai.Examples(tokens[::step], answers[:4], at=at, attention_mask=np.arange(6) < ends)
+        for step, answers, ends in (
+            (1, RIGHT, np.full((4, 1), 4)),
+            (-1, WRONG, [[5], [6], [4], [5]]),
+        )
+    )
+    whole = ai.patch(model, clean, corrupted, [ai.Site("resid_pre", 0)], ai.log_prob(clean))
+    np.testing.assert_allclose(whole.values[0], whole.clean, rtol=0, atol=1e-10)
+
+
+def test_twins_and_aligned_examples_have_one_length() -> None:
+    tokens = np.random.default_rng(0).integers(1, 100, (12, 6))
+    lengths = np.repeat([4, 6], [8, 4])[:, None]
+    mixed = ai.Examples(tokens, np.arange(12), attention_mask=np.arange(6) >= 6 - lengths)
+    clean, corrupted, _ = find_twins(mixed, seed=0)
+    assert np.array_equal(clean.inside, corrupted.inside)
+    assert aligned_examples(mixed).inside.sum(1).tolist() == [4] * 8
 
 
 def test_a_circuit_of_padded_examples_has_no_edge_of_padding() -> None:

@@ -47,6 +47,14 @@ def wrapped(architecture: str) -> tuple[Any, Any]:
             **SIZES, num_key_value_heads=2, head_dim=8, sliding_window=8
         ),
         "GPTNeoXForCausalLM": lambda: transformers.GPTNeoXConfig(**SIZES),
+        "Gemma3ForCausalLM": lambda: transformers.Gemma3TextConfig(
+            **SIZES, num_key_value_heads=2, head_dim=8, use_bidirectional_attention=True
+        ),
+        "Qwen3NextForCausalLM": lambda: transformers.Qwen3NextConfig(
+            **SIZES, num_key_value_heads=2, head_dim=8, layer_types=["full_attention"] * 2,
+            mlp_only_layers=[0, 1],
+        ),
+        "BertForMaskedLM": lambda: transformers.BertConfig(**SIZES),
         "Qwen2ForCausalLM": lambda: transformers.Qwen2Config(**SIZES, num_key_value_heads=2),
         "OPTForCausalLM": lambda: transformers.OPTConfig(
             vocab_size=60, hidden_size=32, ffn_dim=64, num_hidden_layers=2, num_attention_heads=4,
@@ -338,3 +346,28 @@ def test_several_answers_of_a_row_are_read_at_their_positions(architecture: str)
     )
     chosen = expected.log_softmax(-1).gather(-1, torch.from_numpy(answers)[..., None])
     np.testing.assert_allclose(whole.values[0], chosen.sum((1, 2)), atol=1e-6)
+
+
+@pytest.mark.parametrize("architecture", ["BertForMaskedLM", "Gemma3ForCausalLM"])
+def test_a_bridge_that_looks_ahead_is_not_causal(architecture: str) -> None:
+    """Its settings say that it is; a mask would hide a token from later positions alone."""
+    bridge, plain = wrapped(architecture)
+    with torch.no_grad():
+        first = plain(TOKENS).logits[:, 0]
+        changed = plain(torch.cat([TOKENS[:, :-1], 1 + TOKENS[:, -1:]], 1)).logits[:, 0]
+    assert bridge.cfg.attention_dir == "causal"
+    assert not torch.allclose(first, changed, rtol=0, atol=1e-9)
+    for asked in (
+        lambda: ai.mask_position(bridge, TOKENS, 2),
+        lambda: ai.EdgeAblation(bridge, TOKENS),
+        lambda: ai.EdgeAblation(bridge, TOKENS, parts="residual edges"),
+    ):
+        with pytest.raises(ConfigError, match="attention is bidirectional; expected causal"):
+            asked()
+
+
+def test_edges_of_gated_attention_are_not_ablated() -> None:
+    """Its heads write less than their edges carry: the gate comes after them."""
+    bridge, _ = wrapped("Qwen3NextForCausalLM")
+    with pytest.raises(ConfigError, match="layer 0 does not write the sum over its edges: its att"):
+        ai.EdgeAblation(bridge, TOKENS)

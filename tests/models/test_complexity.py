@@ -9,6 +9,7 @@ import jaxtyping
 import numpy as np
 import pytest
 import torch
+from small_models import lens_model
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 from versions import only_3
@@ -402,3 +403,13 @@ def test_invalid_matrices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     wider = build_model(dataclasses.replace(SHAPE, d_mlp=30), InitConfig(), seed=0)
     with pytest.raises(ConfigError, match=r"0\.W_in is \(20, 24\) and \(20, 30\)"):
         complexity(model(), wider)
+
+
+@only_3
+def test_experts_of_a_hooked_transformer_are_told_as_left_out() -> None:
+    found = complexity(lens_model(num_experts=2, experts_per_token=1, n_layers=1, gated_mlp=True))
+    experts = [
+        f"blocks.0.mlp.experts.{i}.W_{x}.weight" for i in (0, 1) for x in ("in", "out", "gate")
+    ]
+    assert sorted(found.left_out) == sorted([*experts, "blocks.0.mlp.W_gate.weight"])
+    assert complexity(lens_model(n_layers=1)).left_out == ()

@@ -88,7 +88,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "one mask": (lambda: ai.patch(model := random_model("pre"), examples(True), examples(False),
                                   ai.site_grid(model, ["resid_post"]),
                                   ai.logit_difference(examples(True))),
-                 "corrupted has padding before its tokens and no attention_mask"),
+                 "'masked padding' is elsewhere in"),
     "same": (lambda: ai.EdgeAblation(random_model("pre"), ai.Examples(
         np.array([[3, 5], [4, 6]]), np.array([1, 2]), np.array([1, 2]))),
         "right and wrong are the same in all 2 examples"),

@@ -514,3 +514,12 @@ def test_rows_of_a_run_are_told_in_tables_of_pandas(
     assert "rows of several steps count as a run each" in caplog.messages[-1]
     with pytest.raises(ConfigError, match="the column 'y' occurs twice"):
         ai.effect(pd.concat([table, table[["y"]] * 0], axis=1), **asked)
+
+
+def test_runs_without_a_cluster_are_no_cluster() -> None:
+    """They counted as one; a run whose seed nobody wrote down may be of any."""
+    y = np.random.default_rng(0).standard_normal(30)
+    rows = [{"x": i % 2, "y": y[i], "seed": i if i < 20 else None} for i in range(30)]
+    found = ai.effect(rows, of="y", on="x", cluster=["seed"])
+    assert {why: len(names) for why, names in found.left_out_runs.items()} == {"without seed": 10}
+    assert found.found == ai.effect(rows[:20], of="y", on="x", cluster=["seed"]).found

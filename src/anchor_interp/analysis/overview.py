@@ -154,12 +154,11 @@ def analyze_model(
     """Analyse any HookedTransformer: by its anchor task, by examples of any task, or its weights.
 
     Examples give everything that needs no anchors (:mod:`anchor_interp.analysis.probes`); without
-    a task or examples only the complexity is measured.
-    ``training`` holds the sequences that it was trained on; without them a model that knows nothing
-    else looks untrained. ``initial`` is the model at initialisation, to compare the complexity
-    with. Analyses that have not begun after ``max_seconds`` are left out, the circuit first: it is
-    pruned last, in half of the time that is left. Work of more than two seconds shows its progress,
-    unless ``quiet``.
+    a task or examples only the complexity is measured. ``training`` holds the sequences that it was
+    trained on; without them a model that knows nothing else looks untrained. ``initial`` is the
+    model at initialisation, to compare the complexity with. Analyses that have not begun after
+    ``max_seconds`` are left out, the circuit first: it is pruned last, in half of the time that is
+    left. Work of more than two seconds shows its progress, unless ``quiet``.
 
     Raises:
         ConfigError: a model too small for the task, weights that are not finite, or examples

@@ -172,7 +172,7 @@ def find_twins(examples: Examples, *, seed: int) -> ExamplePairs:
     """Twins of the first examples; a wrong answer is the twin's if the examples have none."""
     if examples.answers is None:
         raise ConfigError("the examples have no answers; give Examples(tokens, answers)")
-    where = np.stack([examples.at, *examples.places.values()])
+    where = np.stack([examples.at, *examples.places.values(), *examples.unread.T])
     order = np.random.default_rng(seed).permutation(len(examples))
     order = order[np.lexsort(where[:, order])]  # equal places stand together
     other = np.empty_like(order)
@@ -208,7 +208,7 @@ def aligned_examples(examples: Examples) -> Examples:
 
     At most ``2 * MOST``. Copies would stand on both sides when a circuit is judged on other ones.
     """
-    where = np.stack([examples.at, *examples.places.values()])
+    where = np.stack([examples.at, *examples.places.values(), *examples.unread.T])
     _, which, n = np.unique(where, axis=1, return_inverse=True, return_counts=True)
     kept = examples[which.ravel() == n.argmax()]
     cut = kept.until(int(kept.at[0]) + 1)

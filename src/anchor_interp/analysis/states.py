@@ -67,11 +67,10 @@ def read_state(
     activations are not finite.
     """
     with torch.no_grad():
-        read = (
-            last_logits(model, sequences)
-            if state is None
-            else _hidden(model, state, layer, place, sequences)
-        )
+        if state is None:
+            read = last_logits(model, sequences)
+        else:
+            read = _hidden(model, state, layer, place, sequences)
         read = check_finite(read, "the model's activations").to("cpu", torch.float64)
         read[read.norm(dim=1) <= _rounding(model, state, layer, place, sequences)] = 0
     vectors: Floats = read.numpy()

@@ -124,9 +124,9 @@ class EdgeAblation(Readable):
     Args:
         sequences: examples whose positions mean the same in all, such as
             :func:`anchor_interp.tasks.sequences.aligned_sequences`; for heads and MLPs only the
-            last one has to. Examples that have answers keep
-            those, against their wrong ones if given; others, and anchor sequences, the unedited
-            model's own (``sequences.examples()`` keeps the targets).
+            last one has to, and masked padding. Examples that have answers keep those, against
+            their wrong ones if given; others, and anchor sequences, the unedited model's own
+            (``sequences.examples()`` keeps the targets).
         references: for ``mean`` and ``resample``. Sequence i is resampled from reference i, over
             and over; a single sequence from each reference in turn. If None, the references are
             the sequences themselves: equal ones are resampled from the next different one, in an
@@ -172,9 +172,8 @@ class EdgeAblation(Readable):
         else:
             length, mlps = self.tokens.shape[1], parts != "edges"
             self.reachable = reachable_edges(model, length, read=self.at, mlps=mlps)
-            if self.rows.attention_mask is not None:  # padding sends and receives nothing
-                places = np.flatnonzero(~examples.inside.any(0))
-                self.reachable[..., places] = self.reachable[..., places, :] = False
+            hidden = examples.unread[0]  # padding sends and receives nothing
+            self.reachable[..., hidden] = self.reachable[..., hidden, :] = False
         # rows are computed in an order of theirs, so that no rounding depends on the given one
         order, place = order_of(examples)
         self.answers, self._wrong, self._whose = self._answers(order)
@@ -262,6 +261,8 @@ class EdgeAblation(Readable):
     def _aligned(self, sequences: Inputs) -> Examples:
         """Examples; ConfigError if a position that counts does not mean the same in all."""
         examples = as_examples(sequences)
+        if (examples.unread != examples.unread[0]).any():
+            raise ConfigError("masked padding is elsewhere in some rows; take rows of one length")
         places = examples.places if self._by_place else {}
         for name, where in {"last": examples.at, **places}.items():
             if (n := len(np.unique(where))) > 1:
@@ -305,9 +306,8 @@ class EdgeAblation(Readable):
             checked(references, type(None), "the references of zero ablation")
             return None, (order, order)
         if references is None:
-            read = self.tokens[order, : self.at + 1].cpu().numpy()
-            if (mask := self.rows.attention_mask) is not None:
-                read = np.where(mask[order, : self.at + 1].cpu().numpy(), read, -1)
+            tokens = np.where(self._examples.unread, -1, self.tokens.cpu().numpy())
+            read = tokens[order, : self.at + 1]
             _, first, which = np.unique(read, axis=0, return_index=True, return_inverse=True)
             if len(first) < 2:
                 same = "one sequence" if len(read) == 1 else f"{len(read)} equal sequences"
@@ -325,6 +325,8 @@ class EdgeAblation(Readable):
             if donors.names != self.roles and not plain:
                 there, here = ", ".join(donors.names), ", ".join(self.roles)
                 raise ConfigError(f"the references have the positions {there}; expected {here}")
+            if not np.array_equal(donors.unread[0], self._examples.unread[0]):
+                raise ConfigError("masked padding is elsewhere in the references; take others")
             theirs, at = order_of(donors)
             outputs = self._outputs(donors[theirs])
             around = np.arange(max(len(order), len(donors)))

@@ -24,7 +24,6 @@ from anchor_interp.interventions.masks import mask_edges
 from anchor_interp.models.finite import rounding
 from anchor_interp.models.inputs import Rows
 from anchor_interp.models.transformer import Edges, HookedTransformer, Inputs
-from anchor_interp.models.transformer_lens import is_bridge
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +93,10 @@ def edge_outputs(
     n_sharing = model.cfg.n_heads // values.shape[3]  # grouped heads share their values
     outputs = EdgeOutputs(patterns, values.repeat_interleave(n_sharing, dim=3), *wrote)
     every = torch.ones_like(patterns[0, :1], dtype=torch.bool)
-    for layer in range(0 if is_bridge(model) else model.cfg.n_layers):
+    for layer in range(model.cfg.n_layers):
         off = (outputs.through(layer, every) - z[layer]).abs().amax()
         if not off <= rounding(z, model.cfg.dtype) * z[layer].abs().amax():
-            more = "the model's attention was changed, and no edge can be ablated by itself"
+            more = "its attention was changed or is gated, and no edge can be ablated by itself"
             raise ConfigError(f"layer {layer} does not write the sum over its edges: {more}")
     return outputs
 

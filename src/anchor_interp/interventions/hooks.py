@@ -6,8 +6,6 @@ happens to broadcast, and returns cached activations that a later hook may still
 """
 
 import contextlib
-import warnings
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,7 +17,7 @@ from anchor_interp._util.errors import HookError
 from anchor_interp._util.schema import shown, suggestion
 from anchor_interp.models.inputs import Rows, model_rows
 from anchor_interp.models.transformer import HookedTransformer, Inputs, has_hooks
-from anchor_interp.models.transformer_lens import is_bridge
+from anchor_interp.models.transformer_lens import asked_once, is_bridge
 
 Edit = Callable[[Tensor], Tensor]
 """Takes an activation and returns its replacement, of the same shape, dtype and device."""
@@ -101,26 +99,19 @@ def _reaching_the_stream(name: str, hook: Callable[..., Tensor]) -> list[tuple[s
     return [(f"{block}.hook_resid_pre", keep), (f"{block}.hook_attn_out", change)]
 
 
-_DEAF: "weakref.WeakKeyDictionary[Any, bool]" = weakref.WeakKeyDictionary()
-
-
-def _deaf_to_patterns(model: HookedTransformer) -> bool:
+@asked_once
+@torch.no_grad()
+def _deaf_to_patterns(bridge: Any) -> bool:
     """Whether edits of attention patterns miss what heads write: without a pattern z is 0."""
-    if not is_bridge(model):
-        return False
-    if model not in _DEAF:
-        wrote: list[Tensor] = []
-        hooks: list[Any] = []
-        for layer in range(model.cfg.n_layers):
-            attn = f"blocks.{layer}.attn."
-            hooks.append((f"{attn}hook_pattern", lambda pattern, **_: pattern * 0))
-            hooks.append((f"{attn}hook_z", lambda z, **_: wrote.append(z.abs().amax())))
-        tokens = torch.zeros(1, 2, dtype=torch.int64, device=model.embed.W_E.device)
-        with torch.no_grad(), warnings.catch_warnings(), model.hooks(fwd_hooks=hooks):
-            warnings.simplefilter("ignore")
-            model(tokens)
-        _DEAF[model] = any(z > 0 for z in wrote)
-    return _DEAF[model]
+    wrote: list[Tensor] = []
+    hooks: list[Any] = []
+    for layer in range(bridge.cfg.n_layers):
+        attn = f"blocks.{layer}.attn."
+        hooks.append((f"{attn}hook_pattern", lambda pattern, **_: pattern * 0))
+        hooks.append((f"{attn}hook_z", lambda z, **_: wrote.append(z.abs().amax())))
+    with bridge.hooks(fwd_hooks=hooks):
+        bridge(torch.zeros(1, 2, dtype=torch.int64, device=bridge.embed.W_E.device))
+    return any(z > 0 for z in wrote)
 
 
 def activations(
@@ -146,19 +137,14 @@ def activations(
         batch = min(4096, max(1, _LOGITS // (rows.tokens.shape[1] * model.cfg.d_vocab_out)))
     recorded: dict[str, Tensor] = {}
     passes: list[dict[str, Tensor]] = []
-    hooks_of_others = has_hooks(model)  # they may sit in later layers, and must fire
+    layers = [int(name.split(".")[1]) for name in names if name.startswith("blocks.")]
+    to_the_end = not layers or len(layers) < len(names) or has_hooks(model)  # which must fire
+    stop = None if to_the_end else max(layers) + 1
     with torch.no_grad(), hooked(model, recording(names, recorded)):
-        stop = None if hooks_of_others else _layers_needed(names)
         for start in range(0, max(len(rows), 1), batch):
             rows[start : start + batch].through(model, stop_at_layer=stop)
             passes.append(recorded.copy())
     return {name: torch.cat([each[name] for each in passes]) for name in names}
-
-
-def _layers_needed(names: Sequence[str]) -> int | None:
-    """How many layers fire these hooks; None if the end of the model does."""
-    layers = [name.split(".")[1] for name in names if name.startswith("blocks.")]
-    return max(map(int, layers)) + 1 if layers and len(layers) == len(names) else None
 
 
 def recording(names: Iterable[str], into: dict[str, Tensor]) -> dict[str, Edit]:

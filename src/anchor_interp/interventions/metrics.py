@@ -34,9 +34,8 @@ def logit_difference(
 ) -> Metric:
     """Logit of the right answer minus logit of the wrong one.
 
-    ``logit_difference(clean, corrupted)`` takes the answers of both;
-    ``logit_difference(examples)`` the right and the wrong ones of examples that have both. Each
-    can be tokens [n] alone.
+    ``logit_difference(clean, corrupted)`` takes the answers of both; ``logit_difference(examples)``
+    the right and the wrong ones of examples that have both. Each can be tokens [n] alone.
 
     Two answers that are the same do not count; an example without others has none (NaN). Raises
     ConfigError if all are the same, as in a negative control, or answers are missing.

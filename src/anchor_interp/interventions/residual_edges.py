@@ -21,6 +21,7 @@ from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp.interventions.hooks import Edit, activations, hooked
+from anchor_interp.interventions.sites import heads_of
 from anchor_interp.models.forward import answer_logits
 from anchor_interp.models.inputs import Rows
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal, layout
@@ -64,10 +65,8 @@ class ResidualGraph:
         if getattr(cfg, "positional_embedding_type", None) == "shortformer":
             beside = "positions that queries and keys get beside the stream (shortformer)"
             raise ConfigError(f"the model has {beside}; residual edges need them in the stream")
-        apart = getattr(cfg, "ungroup_grouped_query_attention", False)
-        n_groups = (None if apart else cfg.n_key_value_heads) or cfg.n_heads
-        parallel = bool(getattr(cfg, "parallel_attn_mlp", False))
-        return cls(cfg.n_layers, cfg.n_heads, n_groups, int(not cfg.attn_only), parallel)
+        parallel, n_mlps = bool(getattr(cfg, "parallel_attn_mlp", False)), int(not cfg.attn_only)
+        return cls(cfg.n_layers, cfg.n_heads, heads_of(model, "k"), n_mlps, parallel)
 
     @cached_property
     def senders(self) -> tuple[str, ...]:

@@ -116,7 +116,7 @@ def site_grid(
         for name in checked(names, tuple[Activation, ...], "names")
         for layer in range(model.cfg.n_layers)
         for position in positions
-        for head in (range(_n_heads(model, name)) if name in _PER_HEAD else (None,))
+        for head in (range(heads_of(model, name)) if name in _PER_HEAD else (None,))
     )
 
 
@@ -125,7 +125,7 @@ def check_sites(model: HookedTransformer, sites: Sequence[Site]) -> tuple[Site, 
     given: tuple[Site, ...] = checked(sites, tuple[Site, ...], "sites")
     checked(len(given), int, "the number of sites", low=1)
     for site in given:
-        n_heads = _n_heads(model, site.activation)
+        n_heads = heads_of(model, site.activation)
         if site.layer >= model.cfg.n_layers or (site.head or 0) >= n_heads:
             has = f"{model.cfg.n_layers} layers and {n_heads} heads for {site.activation}"
             raise ConfigError(f"the site {site} is not in the model, which has {has}")
@@ -170,7 +170,8 @@ def position_mask(examples: Examples, position: Position | Integers) -> Bool[np.
     return chosen
 
 
-def _n_heads(model: HookedTransformer, name: Activation) -> int:
+def heads_of(model: HookedTransformer, name: Activation) -> int:
+    """How many heads an activation has: keys and values of grouped queries fewer."""
     ungrouped = getattr(model.cfg, "ungroup_grouped_query_attention", False)
     grouped = name in ("k", "v") and not (ungrouped and isinstance(model, HookedTransformer))
     return (model.cfg.n_key_value_heads if grouped else None) or model.cfg.n_heads

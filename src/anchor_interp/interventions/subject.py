@@ -58,13 +58,8 @@ class Subject:
         """The model of a run's checkpoint, with the run's task if it has anchors."""
         asked = run.config.task
         task = asked if isinstance(asked, AnchorTask) else None
-        return cls(
-            run.transformer,
-            task,
-            training=None if task is None else run.training,
-            initial=run.initial,
-            seed=seed,
-        )
+        training = None if task is None else run.training
+        return cls(run.transformer, task, training=training, initial=run.initial, seed=seed)
 
     @property
     def anchor_task(self) -> AnchorTask:

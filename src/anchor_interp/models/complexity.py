@@ -47,6 +47,7 @@ from anchor_interp.models.matrix_complexity import (
 )
 from anchor_interp.models.parameters import Parameter, is_fused, parameters, unwrapped
 from anchor_interp.models.transformer import HookedTransformer, check_model, is_transformer
+from anchor_interp.models.transformer_lens import is_bridge
 from anchor_interp.tasks.examples import warn_once
 
 _INSIDE_A_HEAD = ("W_Q", "W_K", "W_V", "W_O")
@@ -267,9 +268,9 @@ def weight_measures(
 
 
 def left_out(model: Any) -> tuple[str, ...]:
-    """:attr:`Complexity.left_out` of a module; nothing of a HookedTransformer."""
-    others = [] if is_transformer(model) else _tensors(model, are_measured=False)
-    return tuple(each.name for each in others if each.tensor.ndim > 1)
+    """:attr:`Complexity.left_out` of a module; nothing of a TransformerBridge."""
+    others = [] if is_bridge(model) else _tensors(model, are_measured=False)
+    return tuple(each.name for each in others if each.tensor.ndim > 1 and each.kind != "bias")
 
 
 def main_numbers(model: Any, initial: Any = None) -> tuple[Numbers, Numbers]:

@@ -31,12 +31,9 @@ class Rows:
 
     def __getitem__(self, index: Any) -> "Rows":
         """Some of the rows."""
-        at, mask = self.at, self.attention_mask
-        return Rows(
-            self.tokens[index],
-            None if at is None else at[index],
-            None if mask is None else mask[index],
-        )
+        parts = self.tokens, self.at, self.attention_mask
+        some: list[Any] = [None if part is None else part[index] for part in parts]
+        return Rows(*some)
 
     def through(self, model: HookedTransformer, *, stop_at_layer: int | None = None) -> Tensor:
         """The logits at all positions, or the stream before a layer, by the model's own forward."""

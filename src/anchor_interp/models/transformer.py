@@ -49,6 +49,7 @@ from anchor_interp.models.transformer_lens import (
     HookedTransformerConfig,
     LayerNorm,
     TransformerBlock,
+    asked_once,
     is_bridge,
     repeat_along_head_dimension,
 )
@@ -171,9 +172,20 @@ def check_dropout(model: nn.Module) -> None:
 def check_causal(model: HookedTransformer) -> None:
     """Raise a ConfigError if a position of the model can attend to later ones."""
     check_model(model)
-    direction = model.cfg.attention_dir
+    # cfg says causal of BERT
+    direction = "bidirectional" if _looks_ahead(model) else model.cfg.attention_dir
     if direction != "causal":
         raise ConfigError(f"the model's attention is {direction}; expected causal attention")
+
+
+@asked_once
+@torch.no_grad()
+def _looks_ahead(bridge: Any) -> bool:
+    """Whether the first of two tokens gets other logits if the second one changes."""
+    pairs = torch.tensor([[0, 0], [0, 1]], device=device(bridge))
+    one, other = (bridge(pair[None])[0, 0] for pair in pairs)
+    rounding = 100 * torch.finfo(one.dtype).eps  # of experts, which get other tokens together
+    return bool((one - other).abs().amax() > rounding * one.abs().amax())
 
 
 def check_fits(model: HookedTransformer, task: Task) -> None:

@@ -4,8 +4,11 @@ Version 3 brings the HookedTransformer. Version 4 has none, and :mod:`anchor_int
 takes its place. Only these two modules import TransformerLens.
 """
 
+import functools
 import sys
 import warnings
+import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 with warnings.catch_warnings():  # tqdm warns in every notebook without ipywidgets
@@ -29,7 +32,7 @@ else:
 
 __all__ = [
     "VERSION_3", "HookedTransformer", "HookedTransformerConfig", "LayerNorm", "TransformerBlock",
-    "is_bridge", "repeat_along_head_dimension",
+    "asked_once", "is_bridge", "repeat_along_head_dimension",
 ]  # fmt: skip
 
 
@@ -37,3 +40,18 @@ def is_bridge(model: Any) -> bool:
     """Whether the model is a TransformerBridge, whose module takes two seconds to import."""
     module = sys.modules.get("transformer_lens.model_bridge")
     return module is not None and isinstance(model, module.TransformerBridge)
+
+
+def asked_once(ask: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """What a function finds out by running a TransformerBridge, kept; False of other models."""
+    known: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(ask)
+    def answer(model: Any) -> bool:
+        if is_bridge(model) and model not in known:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                known[model] = ask(model)
+        return known.get(model, False)
+
+    return answer

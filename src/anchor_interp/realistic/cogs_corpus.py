@@ -211,7 +211,8 @@ def _sentences(
 ) -> Iterator[str]:
     """Sentences without end, whose slots take ``words`` in place of the usual ones."""
     options = {**_NOUNS, **_VERBS, **(words or {})}
-    numbers = _numbers(f"cogs/{stream}")
+    drawn = (random_bits(1 << 14, seed=0, stream=f"cogs/{stream}/{i}") for i in itertools.count())
+    numbers = (int(number) for part in drawn for number in part.tolist())
 
     def one(items: Sequence[T]) -> T:
         return items[next(numbers) % len(items)]
@@ -235,9 +236,3 @@ def _sentences(
             else:
                 text.append(one(options.get(slot, (slot,))))
         yield " ".join([text[0].capitalize(), *text[1:], "."])
-
-
-def _numbers(stream: str) -> Iterator[int]:
-    """Random 64-bit numbers without end."""
-    for part in itertools.count():
-        yield from random_bits(1 << 14, seed=0, stream=f"{stream}/{part}").tolist()

@@ -111,20 +111,17 @@ def construction(command: str) -> str:
 @functools.cache
 def pairs() -> tuple[CommandActions, ...]:
     """All commands of the grammar with their actions."""
-    one = list(_sentences())
+    one = [  # S -> V | V twice | V thrice
+        (phrase + word, " ".join([actions] * times))
+        for times, word in enumerate(("", " twice", " thrice"), 1)
+        for phrase, actions in _verb_phrases()
+    ]
     joined = (
         (f"{first} {word} {second}", f"{a} {b}" if word == "and" else f"{b} {a}")
         for word in ("and", "after")
         for (first, a), (second, b) in itertools.product(one, one)
     )
     return (*one, *joined)
-
-
-def _sentences() -> Iterator[CommandActions]:
-    """S -> V | V twice | V thrice."""
-    for times, word in enumerate(("", " twice", " thrice"), 1):
-        for phrase, actions in _verb_phrases():
-            yield phrase + word, " ".join([actions] * times)
 
 
 def _verb_phrases() -> Iterator[CommandActions]:

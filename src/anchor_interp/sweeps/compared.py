@@ -69,7 +69,7 @@ def compared(
         row |= {n: plain(row[n]) for n in {of, on, *within, *cluster, *where} & row.keys()}
     numbers = {id(row): f"row {i}" for i, row in enumerate(given) if is_missing(row.get("run_id"))}
     rows = distinct_runs(rows_where(given, where)[0])
-    why = {id(row): _why_left_out(row, of, on) for row in rows}
+    why = {id(row): _why_left_out(row, (of, on, *cluster)) for row in rows}
     counted = [row for row in rows if not why[id(row)]]
     if not all(isinstance(row[of], int | float) for row in counted):
         raise ConfigError(f"{of} holds texts; expected the column of a number")
@@ -157,13 +157,13 @@ def _rows(table: Any) -> list[TableRow]:
     return list(map(dict, table))
 
 
-def _why_left_out(row: TableRow, of: str, on: str) -> str:
-    """Why a run does not count; empty if it has converged and has both values."""
+def _why_left_out(row: TableRow, needed: Sequence[str]) -> str:
+    """Why a run does not count; empty if it has converged and has the values needed."""
     if (status := row.get("status", "done")) != "done":
         return str(status or "missing")
     if _is_true(row.get("censored")):
         return "undertrained" if row.get("phase", "undertrained") == "undertrained" else "censored"
-    return next((f"without {label(n)}" for n in (of, on) if is_missing(row.get(n))), "")
+    return next((f"without {label(n)}" for n in needed if is_missing(row.get(n))), "")
 
 
 def _is_true(value: Any) -> bool:

@@ -200,6 +200,12 @@ class Examples(Readable):
         return None if self.each_wrong is None else self._single(self.each_wrong)
 
     @property
+    def unread(self) -> Bool[np.ndarray, "n pos"]:
+        """Where the attention mask hides a position before the last answer."""
+        before = np.arange(self.tokens.shape[1]) <= self.at[:, None]
+        return before & (False if self.attention_mask is None else ~self.attention_mask)
+
+    @property
     def explained(self) -> tuple[Int64[np.ndarray, " n"] | None, Int64[np.ndarray, " n"] | None]:
         """The right and wrong answers to explain; None: the model's own, as of anchor sequences."""
         return self.answers, self.wrong
@@ -360,17 +366,13 @@ def order_of(examples: Examples) -> tuple[Int64[np.ndarray, " n"], Int64[np.ndar
 def check_aligned(**named: Examples) -> None:
     """ConfigError if two sets, by name, differ in shape, or in where a place of both lies."""
     (one, a), (other, b) = named.items()
-    if a.tokens.shape != b.tokens.shape:
-        raise ConfigError(f"{one} has shape {a.tokens.shape} and {other} {b.tokens.shape}")
-    if a.each_at.shape != b.each_at.shape:
-        raise ConfigError(f"{one} and {other} examples have other numbers of answers each")
-    with_mask = any(x.attention_mask is not None for x in named.values())
-    for name, x in named.items():
-        if with_mask and x.attention_mask is None and not x.inside[:, 0].all():
-            raise ConfigError(f"{name} has padding before its tokens and no attention_mask")
-    elsewhere = {"last": (a.each_at != b.each_at).any(1)}
-    shared = [place for place in a.places if place in b.places]
-    for place, other_at in (elsewhere | {p: a.places[p] != b.places[p] for p in shared}).items():
+    for what, x, y in (("tokens", a.tokens, b.tokens), ("answers", a.each_at, b.each_at)):
+        if x.shape != y.shape:
+            raise ConfigError(f"{one} has {what} of shape {x.shape} and {other} {y.shape}")
+    read = {"last": a.each_at != b.each_at, "masked padding": a.unread != b.unread}
+    elsewhere = {name: differs.any(1) for name, differs in read.items()}
+    shared = {name: at != b.places[name] for name, at in a.places.items() if name in b.places}
+    for place, other_at in (elsewhere | shared).items():
         if n := other_at.sum():
             where = f"elsewhere in {n} of {len(a)} {other} examples; pair rows whose places agree"
             raise ConfigError(f"{place!r} is {where}")
