@@ -290,10 +290,10 @@ def test_a_divergence_has_no_gradient_in_the_clean_run_and_one_along_the_path() 
 
 @pytest.mark.parametrize(("call", "why"), [
     (lambda m: ai.edge_attribution(m, CLEAN, CORRUPTED, METRIC, steps=0), "steps is 0"),
-    (lambda m: ai.edge_attribution(m, CLEAN, CORRUPTED[:3], METRIC), "clean has shape"),
+    (lambda m: ai.edge_attribution(m, CLEAN, CORRUPTED[:3], METRIC), "clean has tokens of shape"),
     (lambda m: ai.edge_attribution(m, CLEAN, CORRUPTED, ai.rank(CLEAN)), "no gradient"),
     (lambda m: ai.EdgeAblation(m, CLEAN, references=CORRUPTED[:3], parts="residual edges"),
-     "sequences has shape"),
+     "sequences has tokens"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused(call: Callable[[Any], Any], why: str) -> None:
     with pytest.raises(ConfigError, match=why):

@@ -254,6 +254,9 @@ def test_without_an_end_each_token_counts() -> None:
     found = evaluate(model, task, n=30)
     assert found.id_accuracy == pytest.approx(expected.mean())
     assert found.train_accuracy is found.ood_accuracy is None
+    model.cfg.attention_dir = "bidirectional"
+    with pytest.raises(ConfigError, match="bidirectional"):  # it would read what it is to predict
+        evaluate(model, task, n=30)
 
 
 def test_the_general_score_of_an_anchor_task_is_its_accuracy() -> None:

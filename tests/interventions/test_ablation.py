@@ -285,7 +285,7 @@ BETWEEN = aligned_sequences(FEW_KEYS, 3, 4, seed=0)
         ({"ablation": "none"}, "ablation is 'none'"),
         ({"sequences": draw(FEW_KEYS, FEW_KEYS.pairs, "all", 40, seed=0, stream="x")},
          r"'key' is at 7 positions; take .* examples\[examples\.positions\('key'\) == \d\]"),
-        ({"sequences": SEQUENCES[0]}, "resample ablation of one sequence needs references"),
+        ({"sequences": SEQUENCES[0]}, "resample: one or only equal sequences need references"),
         ({"sequences": SEQUENCES[0], "ablation": "mean"}, "mean ablation of one sequence"),
         ({"sequences": np.ones((2, 9))}, r"expected integers \[n, pos\]"),
         ({"sequences": np.ones((0, 9), np.int64)}, r"expected integers \[n, pos\]"),

@@ -310,8 +310,7 @@ class EdgeAblation(Readable):
             read = tokens[order, : self.at + 1]
             _, first, which = np.unique(read, axis=0, return_index=True, return_inverse=True)
             if len(first) < 2:
-                same = "one sequence" if len(read) == 1 else f"{len(read)} equal sequences"
-                raise ConfigError(f"{self.ablation} ablation of {same} needs references")
+                raise ConfigError(f"{self.ablation}: one or only equal sequences need references")
             cycle = np.random.default_rng(seed).permutation(len(first))
             following = np.empty_like(cycle)
             following[cycle] = np.roll(cycle, -1)

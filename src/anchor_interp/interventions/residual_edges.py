@@ -63,8 +63,7 @@ class ResidualGraph:
         check_causal(model)
         cfg: Any = model.cfg
         if getattr(cfg, "positional_embedding_type", None) == "shortformer":
-            beside = "positions that queries and keys get beside the stream (shortformer)"
-            raise ConfigError(f"the model has {beside}; residual edges need them in the stream")
+            raise ConfigError("queries and keys read positions beside the stream (shortformer)")
         parallel, n_mlps = bool(getattr(cfg, "parallel_attn_mlp", False)), int(not cfg.attn_only)
         return cls(cfg.n_layers, cfg.n_heads, heads_of(model, "k"), n_mlps, parallel)
 

@@ -172,16 +172,14 @@ def check_dropout(model: nn.Module) -> None:
 def check_causal(model: HookedTransformer) -> None:
     """Raise a ConfigError if a position of the model can attend to later ones."""
     check_model(model)
-    # cfg says causal of BERT
-    direction = "bidirectional" if _looks_ahead(model) else model.cfg.attention_dir
-    if direction != "causal":
-        raise ConfigError(f"the model's attention is {direction}; expected causal attention")
+    if _looks_ahead(model) or model.cfg.attention_dir != "causal":
+        raise ConfigError("the model's attention is bidirectional; expected causal attention")
 
 
 @asked_once
 @torch.no_grad()
 def _looks_ahead(bridge: Any) -> bool:
-    """Whether the first of two tokens gets other logits if the second one changes."""
+    """Whether the first of two tokens gets other logits if the second changes (BERT)."""
     pairs = torch.tensor([[0, 0], [0, 1]], device=device(bridge))
     one, other = (bridge(pair[None])[0, 0] for pair in pairs)
     rounding = 100 * torch.finfo(one.dtype).eps  # of experts, which get other tokens together
@@ -189,10 +187,10 @@ def _looks_ahead(bridge: Any) -> bool:
 
 
 def check_fits(model: HookedTransformer, task: Task) -> None:
-    """ConfigError if a model cannot read a task's sequences or give its answers."""
+    """ConfigError if a model cannot read a task's sequences, reads its answers, or lacks them."""
     if task.config_class is not None:
         return  # its own network, which fitted the task when it was configured
-    check_model(model)
+    (check_model if task.answers_last else check_causal)(model)  # a later token is an answer's
     sizes = model.cfg.d_vocab, model.cfg.d_vocab_out, model.cfg.n_ctx
     needed = task.n_input_tokens, task.n_tokens, task.length
     if any(has < needs for has, needs in zip(sizes, needed, strict=True)):
