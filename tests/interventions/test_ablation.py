@@ -228,7 +228,7 @@ def test_no_row_is_exchanged_with_its_copy() -> None:
     whole[..., :8, :8] = inside
     np.testing.assert_allclose(read.measure(whole), cut.measure(inside), atol=1e-9)
     for way in ("mean", "resample"):
-        with pytest.raises(ConfigError, match=f"{way} ablation of 4 equal sequences needs refer"):
+        with pytest.raises(ConfigError, match=f"{way}: one or only equal sequences"):
             EdgeAblation(model, np.repeat(two[:1], 4, axis=0), way)
 
 
@@ -286,7 +286,7 @@ BETWEEN = aligned_sequences(FEW_KEYS, 3, 4, seed=0)
         ({"sequences": draw(FEW_KEYS, FEW_KEYS.pairs, "all", 40, seed=0, stream="x")},
          r"'key' is at 7 positions; take .* examples\[examples\.positions\('key'\) == \d\]"),
         ({"sequences": SEQUENCES[0]}, "resample: one or only equal sequences need references"),
-        ({"sequences": SEQUENCES[0], "ablation": "mean"}, "mean ablation of one sequence"),
+        ({"sequences": SEQUENCES[0], "ablation": "mean"}, "mean: one or only equal sequences"),
         ({"sequences": np.ones((2, 9))}, r"expected integers \[n, pos\]"),
         ({"sequences": np.ones((0, 9), np.int64)}, r"expected integers \[n, pos\]"),
         ({"sequences": SEQUENCES.tokens + 100}, "expected 0 to 119"),
