@@ -1,19 +1,12 @@
-"""What a figure's script does when it is run: train, draw, judge.
+"""What commands share: panels become files, judgements become text, errors one line."""
 
-``python experiments/neurips/fig2_solutions.py`` draws the figure from the tables and prints the
-verdicts on its claims; ``--train`` first trains and measures what the tables lack. A script has
-``CLAIMS`` (:mod:`claims`), ``RUNS`` (:mod:`studies`) and ``draw``, which takes the tables and
-returns rows of panels, each with its title, which has the paper's letter.
-"""
-
-import argparse
 import io
 import itertools
 import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -22,64 +15,15 @@ from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from anchor_interp import AnchorInterpError, ConfigError, load
-from anchor_interp._util.files import write_output
-from anchor_interp.pages.page import output_folder
+from anchor_interp import AnchorInterpError
 from anchor_interp.sweeps.effects import Estimate
-from anchor_interp.sweeps.local import LocalEngine
-from claims import Claim, Judgement, claims_of, judge_all, scripts
-from studies import TABLES, Data, train
+from claims import Judgement
 
 FIGURES = Path(__file__).parents[1] / "figures" / "papers"
 DPI = 110
 Panels = Sequence[Sequence[tuple[str, Figure]]]
 """A figure: rows of panels, each with its title."""
 Image = npt.NDArray[np.uint8]
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; --help lists the options")
-
-
-def main(file: str, arguments: Sequence[str] | None = None) -> int:
-    """Do what a script's command line says; the exit code is 1 if a run failed."""
-    path = Path(file).resolve()
-    name = f"{path.parent.name}/{path.stem}"
-    script = scripts()[name]
-    parser = _Parser(f"{path.stem}.py", description=script.__doc__, allow_abbrev=False)
-    add = parser.add_argument
-    add("--train", action="store_true", help="first train and measure what the tables lack")
-    add("--out", type=Path, default=Path("runs/papers"), help="folder of the runs (runs/papers)")
-    add("--tables", type=Path, default=TABLES, help="tables of the runs (experiments/tables)")
-    add("--figures", type=Path, default=FIGURES, help="folder of the figures (figures/papers)")
-    add("--workers", type=int, help="runs at a time; all usable cores, or one on a GPU")
-    add("--device", default="auto", help="where runs train: auto, cpu, cuda, cuda:1, ...")
-    own = "a run of your own to look into, in place of the packaged models; as often as you like"
-    add("--run", action="append", default=[], dest="runs", metavar="FOLDER", help=own)
-
-    def work() -> int:
-        asked = parser.parse_args(arguments)
-        claims, lacking = claims_of(script), []
-        if asked.train:
-            studies = [*getattr(script, "RUNS", ()), *(s for c in claims for s in c.effect.runs)]
-            engine = LocalEngine(asked.workers, asked.device)
-            lacking = train([*dict.fromkeys(studies)], asked.out, asked.tables, engine)
-        data = Data(asked.tables, [load(folder) for folder in asked.runs])
-        figure = output_folder(asked.figures, "the figure") / f"{name}.png"
-        panels = script.draw(data)
-        write_output(figure, montage(panels))
-        write_output(figure.with_suffix(".pdf"), pages(panels))
-        judged = judge_all(data, [claim.name for claim in claims])
-        for claim in claims:
-            print(line(claim, judged[claim.name]))
-        print(f"figure: {figure}")
-        if lacking:
-            say(f"{len(lacking)} runs failed or lack a measurement, such as {lacking[0]}; give the "
-                "command again")  # fmt: skip
-        return 1 if lacking else 0
-
-    return exit_code(path.stem, work)
 
 
 def exit_code(name: str, work: Callable[[], int | None]) -> int:
@@ -107,10 +51,12 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def line(claim: Claim, judged: Judgement) -> str:
-    """A claim with its verdict and numbers."""
-    numbers = "; ".join(filter(None, (effect_text(judged), runs_text(judged))))
-    return f"{claim.name}: {judged.verdict}{numbers and f' ({numbers})'}"
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """Median and range as text, ``0.79 (0.59-0.83)``; the value alone if all print alike."""
+    if not values:
+        return ""
+    low, middle, high = (f"{of(values):z.{digits}f}" for of in (min, median, max))
+    return middle if low == high else f"{middle} ({low}-{high})"
 
 
 def effect_text(judged: Judgement) -> str:

@@ -3,7 +3,6 @@
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from textwrap import wrap
 
 import numpy as np
@@ -15,7 +14,6 @@ from anchor_interp.pages.style import INK, panel
 from claims import Claim, Judgement, claims_of, scripts
 from common import Panels
 
-README = Path(__file__).parents[1] / "README.md"
 REALISTIC = ("fig6_concepts", "fig7_tasks", "fig7d_language", "across_tasks")
 STYLES = {
     "supported": ("#009E73", "o"), "mixed": ("#CC79A7", "P"), "not supported": ("#D55E00", "X"),

@@ -11,17 +11,13 @@ of two layers of one head (ten layers of ten heads in the paper).
 
 import itertools
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.pages.diagram_curves import along_axis
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
 from claims import Claim
-from common import Panels, main
+from common import Panels
 from complexity_control import AT_EQUAL_DECAY, AT_EQUAL_GAMMA, IN_PRE, KNOWN_PRE, holding, plane
 from drawing import by_phase
 from effects import Difference, Effect, Finding, Mean, Row, Rows, Test, Trend, grouped
@@ -130,7 +126,3 @@ def draw(data: Data) -> Panels:
         [("phase of every run of this grid", phase_map(whole)),
          ("random settings", by_phase(runs, numbers))],
     ]  # fmt: skip
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

@@ -12,16 +12,12 @@ settings, pre-LayerNorm.
 """
 
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import TASKS, Affine, Anchor
 from anchor_interp.pages.diagram_maps import rank_map
 from claims import Claim
-from common import Panels, main
+from common import Panels
 from complexity_control import (
     AT_EQUAL_DECAY,
     CONTROL,
@@ -29,13 +25,19 @@ from complexity_control import (
     KNOWN_PRE,
     PHASE_OF,
     plane,
-    post_models,
-    post_runs,
 )
-from drawing import by_phase, condensed, embedded, strips, titled
+from drawing import by_phase, condensed, drawn_models, embedded, runs_by_phase, strips, titled
 from effects import Alike, Difference, Row, Rows, equal, value_of, values_of
 from measures import rank_share
-from random_settings import IN_CONTROL, INFERENTIAL, KNOWN, MEMORIZING, PHASE_2, STRATUM, between
+from random_settings import (
+    IN_CONTROL,
+    INFERENTIAL,
+    KNOWN,
+    MEMORIZING,
+    PHASE_2,
+    STRATUM,
+    between,
+)
 from studies import Data, Grid, Study, override
 
 # Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11); the papers' are of 3 and 4.
@@ -136,7 +138,7 @@ CLAIMS = [
 
 def draw(data: Data) -> Panels:
     """Both maps of a model of each phase in one layout, stable ranks, and moved anchors."""
-    runs = post_models(data, "memorizing", "symmetric", "inferential")
+    runs = drawn_models(data, "complexity_control", "memorizing", "symmetric", "inferential")
     panels = [
         [(f"(A) {titled(run)}", condensed(run)) for run in runs],
         [(f"(B) {titled(run)}", embedded(run)) for run in runs],
@@ -149,14 +151,10 @@ def draw(data: Data) -> Panels:
     steps = ("differences of 3 and 4", _PAPER_ANCHORS), ("differences of 2 and 5", _other_anchors)
     return [
         *panels,
-        *post_runs(data, **numbers),
+        *runs_by_phase(data, numbers, **POST_RUNS),
         [("(C) stable rank, pre-LayerNorm", rank_map(plane(data), "stable_rank")),
          ("runs of this grid by phase", ranks)],
         [(title, strips({f"step {n}": values_of(filter(anchors, found), f"step_z_{n}")
                          for n in (2, 3, 4, 5)}, "closeness beyond smooth (z)", reference=0))
          for title, anchors in steps],
     ]  # fmt: skip
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

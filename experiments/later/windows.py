@@ -9,18 +9,14 @@ and 1 in a window; the rate is constant, so equal windows have equal sums of dec
 PYTHONPATH ``python -m evidence.pictures RUN@500 RUN@1000 ... --out PICTURE`` draws its checkpoints.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from statistics import mean
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import RunConfig
 from claims import registered
-from common import Panels, main
+from common import Panels
 from complexity_control import CONTROL
 from drawing import strips
 from effects import Difference, Finding, Mean, Rise, Row, Rows, among, grouped, values_of
@@ -178,7 +174,3 @@ def draw(data: Data) -> Panels:
             drawn = strips(found, "OOD accuracy", reference=0.5, shares=True, heads=heads)
             panels.append([(f"gamma {gamma:g}, {what}", drawn)])
     return panels
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

@@ -7,8 +7,8 @@ Memorizing*.
 from collections.abc import Mapping
 from typing import Any
 
-from anchor_interp import Run, RunConfig, load
-from studies import TABLES, Data, Grid, override, preset
+from anchor_interp import RunConfig
+from studies import Grid, override, preset
 
 PAPER = preset("paper-1head")  # the paper's model and training (appendix A)
 
@@ -31,18 +31,6 @@ def until_fitted(
             config = override(start, gamma=gamma, lr=rate, lr_end=rate)
             grids.append(Grid(config, seeds=tuple(of_rate)))
     return grids
-
-
-def pair(data: Data) -> list[Run]:
-    """Runs to look into: the user's, or an inferential and a symmetric one of width 128.
-
-    They stand beside the tables, rounded to float16: of ``width-or-scale`` (12,000 steps, two
-    post-LayerNorm layers) the run from small weights with most answers by the rule, gamma 0.99 with
-    the standard deviation of 0.8 at width 400, and the run from large weights that is the most
-    symmetric, gamma 0.31.
-    """
-    folders = (TABLES / "paper" / "pair" / name for name in ("inferential", "symmetric"))
-    return [*data.own] or [*map(load, folders)]
 
 
 def at_length(rate: float, **settings: Any) -> RunConfig:

@@ -11,17 +11,13 @@ of runs that have fitted.
 """
 
 import itertools
-import sys
 from collections.abc import Sequence
-from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import RunConfig
 from anchor_interp.pages import style
@@ -29,7 +25,7 @@ from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
 from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, panel
 from anchor_interp.sweeps.diagrams import phase_diagrams
 from claims import registered
-from common import Panels, main
+from common import Panels, spread
 from curves import FITTED, by_run, curve_study, read_curves
 from effects import Difference, Mean, Rise, Row, Rows, equal, grouped
 from ledger import table
@@ -125,7 +121,7 @@ RUNS = {
                                 equal_length, by_run),
     "paper-run": curve_study("the paper's whole training", whole_training, by_run),
     "deep": Study("large initialisation in four layers at the paper's width", lambda: until_fitted(
-        {0.2: 6, 0.3: 6, 0.5: 8}, 1_020_000, 4_000, n_layers=4)),
+        {0.2: 6, 0.3: 6, 0.5: 8}, 1_020_000, 4_000, n_layers=4), folder="wide"),
     "depth": Study("gamma and depth on the NeurIPS task", lambda: diagram("tiny-depth", 5),
                    ("mechanism",)),
 }  # fmt: skip
@@ -285,14 +281,4 @@ def answers_table(data: Data) -> str:
     return table([*head, "rule, best", "symmetric, best", "rule, end", "symmetric, end"], lines)
 
 
-def spread(values: Sequence[float]) -> str:
-    """Median and range."""
-    low, middle, high = (f"{of(values):.2f}" for of in (min, median, max))
-    return middle if low == high else f"{middle} ({low}-{high})"
-
-
 TABLES = {"figure2": answers_table}
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

@@ -11,15 +11,11 @@ Drawn and judged for large weights on post-LayerNorm models of two and three lay
 
 import math
 import operator
-import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.tasks import anchor
 from claims import registered
-from common import Panels, main
+from common import Panels
 from complexity_control import CONTROL, LARGE, SMALL
 from drawing import over_depth
 from effects import Mean, Row, Rows, never_came
@@ -55,7 +51,7 @@ def _complexity_400() -> list[Grid]:
 
 RUNS = {
     "complexity-400": Study("inferential complexity and gamma at the paper's width",
-                            _complexity_400, ("learning",)),
+                            _complexity_400, ("learning",), folder="wide"),
     "complexity-post": Study("inferential complexity, gamma and depth, post-LayerNorm",
                              _complexity_post, ("learning",)),
     "complexity": Study("inferential complexity and gamma", _complexity, ("learning",)),
@@ -107,7 +103,3 @@ def draw(data: Data) -> Panels:
         (f"{size} initialisation, gamma {gamma:g}",
          over_depth([row for row in rows if row["gamma"] == gamma])) for size, gamma in sizes
     ]]  # fmt: skip
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

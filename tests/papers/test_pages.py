@@ -85,4 +85,4 @@ def test_an_archived_claim_keeps_its_last_result_and_an_unknown_part_is_named(pa
     assert pages.verdict("fig2-gives-way") == row["verdict"] == "withdrawn"
     assert pages.claim("fig2-gives-way").startswith("withdrawn, +0.28 [")
     with pytest.raises(ConfigError, match="the claim n52-values has no part 'post'"):
-        pages.part("n52-values post")
+        pages.verdict("n52-values post")
