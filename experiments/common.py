@@ -9,11 +9,10 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib import rc_context
 from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
-from matplotlib.image import imread
+from PIL import Image
 
 from anchor_interp import AnchorInterpError
 from anchor_interp.sweeps.effects import Estimate
@@ -23,7 +22,6 @@ FIGURES = Path(__file__).parents[1] / "figures" / "papers"
 DPI = 110
 Panels = Sequence[Sequence[tuple[str, Figure]]]
 """A figure: rows of panels, each with its title."""
-Image = npt.NDArray[np.uint8]
 
 
 def exit_code(name: str, work: Callable[[], int | None]) -> int:
@@ -82,19 +80,11 @@ def montage(panels: Panels) -> bytes:
     """A figure of rows of panels with their titles, as PNG."""
     rows = []
     for row in panels:
-        images, lines = [], 1 + max(title.count("\n") for title, _ in row)
-        for title, figure in row:
-            image = _pixels(figure)
-            heading = Figure(figsize=(image.shape[1] / DPI, 0.3 * lines))
-            heading.text(0.5, 0.45, title, ha="center", va="center", fontsize=11)
-            images.append(np.vstack([_padded(_pixels(heading), 33 * lines, image.shape[1]), image]))
-        height = max(map(len, images))
-        rows.append(np.hstack([_padded(image, height, image.shape[1]) for image in images]))
-    width = max(row.shape[1] for row in rows)
-    whole = np.vstack([_padded(row, len(row), width) for row in rows])
-    sheet = Figure(figsize=(width / DPI, len(whole) / DPI), dpi=DPI)
-    sheet.figimage(whole)
-    data = io.BytesIO()
+        lines = 1 + max(title.count("\n") for title, _ in row)
+        rows.append(_joined([_titled(title, lines, figure) for title, figure in row], down=False))
+    whole, data = _joined(rows, down=True), io.BytesIO()
+    sheet = Figure(figsize=(whole.width / DPI, whole.height / DPI), dpi=DPI)
+    sheet.figimage(np.asarray(whole))
     sheet.savefig(data, format="png", dpi=DPI)
     return data.getvalue()
 
@@ -110,15 +100,26 @@ def pages(panels: Panels) -> bytes:
     return data.getvalue()
 
 
-def _pixels(figure: Figure) -> Image:
+def _titled(title: str, lines: int, figure: Figure) -> Image.Image:
+    """A panel under its title, which has room for so many lines."""
+    image = _drawn(figure)
+    heading = Figure(figsize=(image.width / DPI, 0.3 * lines))
+    heading.text(0.5, 0.45, title, ha="center", va="center", fontsize=11)
+    return _joined([_drawn(heading), image], down=True)
+
+
+def _drawn(figure: Figure) -> Image.Image:
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=DPI, facecolor="white")
-    data.seek(0)
-    found: Image = np.rint(255 * imread(data)[:, :, :3]).astype(np.uint8)
-    return found
+    return Image.open(data).convert("RGB")
 
 
-def _padded(image: Image, height: int, width: int) -> Image:
-    out = np.full((height, width, 3), 255, np.uint8)
-    out[: image.shape[0], : image.shape[1]] = image[:height, :width]
-    return out
+def _joined(images: Sequence[Image.Image], *, down: bool) -> Image.Image:
+    """Pictures below or beside each other, on white."""
+    widths, heights = zip(*(image.size for image in images), strict=True)
+    size = (max(widths), sum(heights)) if down else (sum(widths), max(heights))
+    sheet, at = Image.new("RGB", size, "white"), 0
+    for image in images:
+        sheet.paste(image, (0, at) if down else (at, 0))
+        at += image.height if down else image.width
+    return sheet
