@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 from anchor_interp.sweeps.diagrams import Diagram, phase_diagrams
-from effects import Row, Rows, equal
+from effects import Row, Rows, Trend, equal
 from random_settings import IN_CONTROL, POST
 from studies import Data, override, preset
 
@@ -43,9 +43,15 @@ IN_PRE: dict[str, Any] = {
 }
 OF_GRID: dict[str, Any] = IN_PRE | {"apart": ("design",), "cluster": ("seed",)}
 AT_EQUAL_DECAY: dict[str, Any] = OF_GRID | {"select": holding("weight_decay")}
-AT_EQUAL_GAMMA: dict[str, Any] = OF_GRID | {"select": holding("gamma")}
 KNOWN_PRE = ("decay", "settings", "settings-judging")
 POST_RUNS: dict[str, Any] = {"studies": POST, "where": IN_CONTROL}  # random settings that judge
+
+
+def over(setting: str, number: str, **words: Any) -> Trend:
+    """The trend of a number with gamma or weight decay: at equal others in the grid, and random."""
+    other = "gamma" if setting == "weight_decay" else "weight_decay"
+    words = {"select": holding(other), "within": ("normalization", "held")} | words
+    return Trend(number, setting, **OF_GRID | words)
 
 
 def plane(data: Data, **where: tuple[float, ...]) -> Diagram:

@@ -81,6 +81,10 @@ def _other_anchors(row: Row) -> bool:
     return not _PAPER_ANCHORS(row)
 
 
+_FALLS = (
+    "As the model transitions through phases, the stable rank gradually decreases with increasing "
+    "phase index"
+)
 _SETTINGS = ("gamma", "gamma_qk", "weight_decay")
 _DESIGN = ("task", "normalization", "design")
 CLAIMS = [
@@ -107,18 +111,14 @@ CLAIMS = [
         "runs", known=KNOWN),
     Claim("c6c-first", "the stable rank falls from phase 1 to phase 2",
         Difference(rank_share, MEMORIZING, PHASE_2, _SETTINGS, within=_DESIGN, **AT_EQUAL_DECAY),
-        least=0.1, source="C VI-C, figure 5C",
-        quote="As the model transitions through phases, the stable rank gradually decreases with "
-        "increasing phase index", statistic="stable rank over its initial value, phase 1 minus "
-        "phase 2",
+        least=0.1, source="C VI-C, figure 5C", quote=_FALLS,
+        statistic="stable rank over its initial value, phase 1 minus phase 2",
         note="In the grid most of phase 2 lies beyond phase 3, at gamma 0.7 and more.",
         known=KNOWN_PRE),
     Claim("c6c-second", "the stable rank falls from phase 2 to phase 3",
         Difference(rank_share, PHASE_2, INFERENTIAL, _SETTINGS, within=_DESIGN, **AT_EQUAL_DECAY),
-        least=0.1, source="C VI-C, figure 5C",
-        quote="As the model transitions through phases, the stable rank gradually decreases with "
-        "increasing phase index", statistic="stable rank over its initial value, phase 2 minus "
-        "phase 3", known=KNOWN_PRE),
+        least=0.1, source="C VI-C, figure 5C", quote=_FALLS,
+        statistic="stable rank over its initial value, phase 2 minus phase 3", known=KNOWN_PRE),
     Claim("c6c-within", "the stable rank is alike within a phase",
         Alike(log_rank_share, HALF_A_STEP, within=STRATUM, **IN_PRE | {"select": numbered}),
         least=0.0, source="C VI-C, figure 5C",

@@ -29,7 +29,7 @@ from common import Panels, spread
 from curves import FITTED, by_run, curve_study, read_curves
 from effects import Difference, Mean, Rise, Row, Rows, equal, grouped
 from ledger import table
-from neurips import PAPER, at_length, until_fitted
+from neurips import PAPER, at_rate, until_fitted
 from studies import Data, Study, diagram, override
 
 # half the paper's rates by layers, the batch being a quarter of the paper's: the noise is equal
@@ -59,16 +59,13 @@ def wide() -> list[RunConfig]:
 
 
 def _config(depth: int, gamma: float, rate: float, seed: int) -> RunConfig:
-    often = {"log_every": 50, "eval_every": 50, "checkpoint_every": 1_500}
-    rates = {"lr_start": min(1e-5, rate), "lr": rate, "lr_end": rate}
-    return override(PAPER, batch_size=512, steps=12_000, warmup=200 / 12_000,
-                    until_accuracy=FITTED, n_layers=depth, gamma=gamma, seed=seed, **rates,
-                    **often)  # fmt: skip
+    return at_rate(rate, until_accuracy=FITTED, n_layers=depth, gamma=gamma, seed=seed,
+                   checkpoint_every=1_500)  # fmt: skip
 
 
 def equal_length() -> list[RunConfig]:
     """Three runs of each gamma that go on when they have fitted."""
-    return [at_length(ONE_RATE, gamma=gamma, seed=1_040_000 + 100 * place + seed)
+    return [at_rate(ONE_RATE, gamma=gamma, seed=1_040_000 + 100 * place + seed)
             for place, gamma in enumerate((0.35, 0.5, 0.8, 0.95)) for seed in range(3)]  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from complexity_control import CONTROL, LARGE, SMALL
 from drawing import over_depth
 from effects import Mean, Row, Rows, never_came
 from measures import log_steps
-from neurips import PAPER
+from neurips import at_rate
 from random_settings import NARROW
 from studies import Data, Grid, Study, override
 
@@ -39,8 +39,8 @@ def _complexity_post() -> list[Grid]:
 
 
 def _complexity_400() -> list[Grid]:
-    start = override(PAPER, batch_size=512, steps=10_000, lr_start=1e-5, lr=1e-4, lr_end=1e-4,
-                     warmup=0.02, precision="tf32", log_every=10, eval_every=500)  # fmt: skip
+    start = at_rate(1e-4, 10_000, precision="tf32", log_every=10, eval_every=500,
+                    checkpoint_every=2_000)  # fmt: skip
     tasks = tuple(map(anchor.reasoning_complexity, (0, 3, 6)))
     return [
         Grid(override(start, gamma=gamma), {"task": tasks},

@@ -22,7 +22,7 @@ from claims import registered
 from common import Panels
 from curves import by_run, curve_study
 from effects import Rise, Row, Rows, equal
-from neurips import PAPER, at_length
+from neurips import PAPER, at_rate
 from studies import Data
 
 GAMMAS = (0.35, 0.5, 0.65, 0.8, 0.95)  # at width 400, as in figure 2
@@ -51,7 +51,7 @@ def narrow() -> list[RunConfig]:
     """Three seeds for each gamma of width 400, the same for both matchings."""
     shape = {name: getattr(NARROW, name) for name in ("d_model", "d_head", "d_mlp")}
     return [
-        at_length(3e-4, **shape, **matched(gamma, matching), seed=1_030_000 + 100 * place + seed)
+        at_rate(3e-4, **shape, **matched(gamma, matching), seed=1_030_000 + 100 * place + seed)
         for matching, (place, gamma), seed in itertools.product(
             MATCHINGS, enumerate(GAMMAS), range(3)
         )
