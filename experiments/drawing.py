@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
 from anchor_interp.models.complexity import first_query_matrix
-from anchor_interp.models.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
+from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.models.matrix_complexity import cosine_matrix
 from anchor_interp.pages.diagram_marks import COLOURS
 from anchor_interp.pages.mechanism_figures import condensation_map
@@ -51,22 +51,16 @@ def condensed(run: Run) -> Figure:
 
 
 def embedded(run: Run) -> Figure:
-    """The embedded keys, at their first two components."""
-    task = run.config.anchor_task
-    structure = embedding_structure(key_embeddings(run.model, task))
-    return embedded_numbers(structure, task.keys.tolist())
-
-
-def embedded_numbers(structure: EmbeddingStructure, keys: Sequence[int]) -> Figure:
     """Keys, dark to light, at their first two components; arrows of 3 (red) and 4 (blue) from one.
 
     Source: NeurIPS paper, figures 5c and 5d.
     """
-    arrows = {3: "#D00000", 4: "#0050D0"}
+    task, arrows = run.config.anchor_task, {3: "#D00000", 4: "#0050D0"}
+    structure, keys = embedding_structure(key_embeddings(run.model, task)), task.keys.tolist()
     points = structure.coordinates[:, :2]
     share = structure.eigenvalues / structure.eigenvalues.sum()
     with panel(4.2, 3.9) as (figure, axes):
-        axes.scatter(points[:, 0], points[:, 1], s=24, c=list(keys), cmap="cividis", lw=0.4, ec=INK)
+        axes.scatter(points[:, 0], points[:, 1], s=24, c=keys, cmap="cividis", lw=0.4, ec=INK)
         first = len(keys) // 2 - 6
         for place, beside in ((first, (4, 4)), (first + 12, (4, -11))):
             axes.annotate(str(keys[place]), points[place], beside, textcoords="offset points",

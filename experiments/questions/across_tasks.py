@@ -38,14 +38,13 @@ class TaskRuns:
 
     study: str
     unseen: str = "ood_accuracy"  # the accuracy that tells whether a run generalises
-    fit: str = "id_accuracy"  # the accuracy that is matched: at least ``least``
-    least: float = FITTED
+    fit: str = "id_accuracy"  # the accuracy from which a run has fitted: ``FITTED``
     select: Callable[[Rows], Rows] = tuple
 
     def fitted(self, rows: Rows) -> list[Row]:
         """Its runs that are done and have fitted."""
         done = [row for row in self.select(rows) if row["status"] == "done"]
-        return [row for row in done if (row[self.fit] or 0.0) >= self.least]
+        return [row for row in done if (row[self.fit] or 0.0) >= FITTED]
 
 
 TASK_RUNS: Mapping[str, TaskRuns] = {
