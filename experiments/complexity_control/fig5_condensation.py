@@ -24,6 +24,7 @@ from complexity_control import (
     IN_PRE,
     KNOWN_PRE,
     PHASE_OF,
+    POST_RUNS,
     plane,
 )
 from drawing import by_phase, condensed, drawn_models, embedded, runs_by_phase, strips, titled

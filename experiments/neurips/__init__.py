@@ -13,7 +13,7 @@ from studies import Grid, override, preset
 PAPER = preset("paper-1head")  # the paper's model and training (appendix A)
 
 
-def at_rate(rate: float, steps: int = 12_000, **settings: Any) -> RunConfig:
+def at_rate(rate: float, steps: int = 12_000, /, **settings: Any) -> RunConfig:
     """A run of the paper's model with a quarter of its batch, at one rate after 200 of warm-up."""
     often = {"log_every": 50, "eval_every": 50, "checkpoint_every": steps}
     return override(PAPER, batch_size=512, steps=steps, warmup=200 / steps, lr_start=1e-5,
