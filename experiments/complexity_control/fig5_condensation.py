@@ -30,15 +30,7 @@ from complexity_control import (
 from drawing import by_phase, condensed, drawn_models, embedded, runs_by_phase, strips, titled
 from effects import Alike, Difference, Row, Rows, equal, value_of, values_of
 from measures import rank_share
-from random_settings import (
-    IN_CONTROL,
-    INFERENTIAL,
-    KNOWN,
-    MEMORIZING,
-    PHASE_2,
-    STRATUM,
-    between,
-)
+from random_settings import IN_CONTROL, INFERENTIAL, KNOWN, MEMORIZING, PHASE_2, STRATUM, between
 from studies import Data, Grid, Study, override
 
 # Anchors whose differences are sums of 2 and 5 (5, 2, 4, 7, 6, 11); the papers' are of 3 and 4.
