@@ -59,7 +59,7 @@ def test_the_pages_have_the_tables_numbers(
     kept["rules"] = [RuleScore(**rule) for rule in kept["rules"]]
     kept["disagreements"] = [Disagreement(**one) for one in kept["disagreements"]]
     if not anew:
-        monkeypatch.setattr(verdict, "_score", lambda _: VerdictScore(**kept))
+        monkeypatch.setattr(verdict, "score", lambda _: VerdictScore(**kept))
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
         assert pages.filled(text) == text, f"{path.name}: run python experiments/ledger.py"
