@@ -30,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit code is 1 if a run failed."""
     parser = _Parser("figure", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
-    add("name", type=_name, choices=scripts(), help="a figure or question, or the path of its file")
+    which = f"a figure or question, or the path of its file: {', '.join(scripts())}"
+    add("name", type=_name, choices=scripts(), metavar="NAME", help=which)
     add("--train", action="store_true", help="first train and measure what the tables lack")
     add("--out", type=Path, default=Path("runs/papers"), help="folder of the runs (runs/papers)")
     add("--tables", type=Path, default=TABLES, help="tables of the runs (experiments/tables)")
