@@ -1,85 +1,27 @@
-"""What a figure's script does when it is run: train, draw, judge.
+"""What commands share: panels become files, judgements become text, errors one line."""
 
-``python experiments/neurips/fig2_solutions.py`` draws the figure from the tables and prints the
-verdicts on its claims; ``--train`` first trains and measures what the tables lack. A script has
-``CLAIMS`` (:mod:`claims`), ``RUNS`` (:mod:`studies`) and ``draw``, which takes the tables and
-returns rows of panels, each with its title, which has the paper's letter.
-"""
-
-import argparse
 import io
 import itertools
 import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from statistics import median
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib import rc_context
 from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
-from matplotlib.image import imread
+from PIL import Image
 
-from anchor_interp import AnchorInterpError, ConfigError, load
-from anchor_interp._util.files import write_output
-from anchor_interp.pages.page import output_folder
+from anchor_interp import AnchorInterpError
 from anchor_interp.sweeps.effects import Estimate
-from anchor_interp.sweeps.local import LocalEngine
-from claims import Claim, Judgement, claims_of, judge_all, scripts
-from studies import TABLES, Data, train
+from claims import Judgement
 
 FIGURES = Path(__file__).parents[1] / "figures" / "papers"
 DPI = 110
 Panels = Sequence[Sequence[tuple[str, Figure]]]
 """A figure: rows of panels, each with its title."""
-Image = npt.NDArray[np.uint8]
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; --help lists the options")
-
-
-def main(file: str, arguments: Sequence[str] | None = None) -> int:
-    """Do what a script's command line says; the exit code is 1 if a run failed."""
-    path = Path(file).resolve()
-    name = f"{path.parent.name}/{path.stem}"
-    script = scripts()[name]
-    parser = _Parser(f"{path.stem}.py", description=script.__doc__, allow_abbrev=False)
-    add = parser.add_argument
-    add("--train", action="store_true", help="first train and measure what the tables lack")
-    add("--out", type=Path, default=Path("runs/papers"), help="folder of the runs (runs/papers)")
-    add("--tables", type=Path, default=TABLES, help="tables of the runs (experiments/tables)")
-    add("--figures", type=Path, default=FIGURES, help="folder of the figures (figures/papers)")
-    add("--workers", type=int, help="runs at a time; all usable cores, or one on a GPU")
-    add("--device", default="auto", help="where runs train: auto, cpu, cuda, cuda:1, ...")
-    own = "a run of your own to look into, in place of the packaged models; as often as you like"
-    add("--run", action="append", default=[], dest="runs", metavar="FOLDER", help=own)
-
-    def work() -> int:
-        asked = parser.parse_args(arguments)
-        claims, lacking = claims_of(script), []
-        if asked.train:
-            studies = [*getattr(script, "RUNS", ()), *(s for c in claims for s in c.effect.runs)]
-            engine = LocalEngine(asked.workers, asked.device)
-            lacking = train([*dict.fromkeys(studies)], asked.out, asked.tables, engine)
-        data = Data(asked.tables, [load(folder) for folder in asked.runs])
-        figure = output_folder(asked.figures, "the figure") / f"{name}.png"
-        panels = script.draw(data)
-        write_output(figure, montage(panels))
-        write_output(figure.with_suffix(".pdf"), pages(panels))
-        judged = judge_all(data, [claim.name for claim in claims])
-        for claim in claims:
-            print(line(claim, judged[claim.name]))
-        print(f"figure: {figure}")
-        if lacking:
-            say(f"{len(lacking)} runs failed or lack a measurement, such as {lacking[0]}; give the "
-                "command again")  # fmt: skip
-        return 1 if lacking else 0
-
-    return exit_code(path.stem, work)
 
 
 def exit_code(name: str, work: Callable[[], int | None]) -> int:
@@ -107,10 +49,12 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def line(claim: Claim, judged: Judgement) -> str:
-    """A claim with its verdict and numbers."""
-    numbers = "; ".join(filter(None, (effect_text(judged), runs_text(judged))))
-    return f"{claim.name}: {judged.verdict}{numbers and f' ({numbers})'}"
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """Median and range as text, ``0.79 (0.59-0.83)``; the value alone if all print alike."""
+    if not values:
+        return ""
+    low, middle, high = (f"{of(values):z.{digits}f}" for of in (min, median, max))
+    return middle if low == high else f"{middle} ({low}-{high})"
 
 
 def effect_text(judged: Judgement) -> str:
@@ -136,19 +80,11 @@ def montage(panels: Panels) -> bytes:
     """A figure of rows of panels with their titles, as PNG."""
     rows = []
     for row in panels:
-        images, lines = [], 1 + max(title.count("\n") for title, _ in row)
-        for title, figure in row:
-            image = _pixels(figure)
-            heading = Figure(figsize=(image.shape[1] / DPI, 0.3 * lines))
-            heading.text(0.5, 0.45, title, ha="center", va="center", fontsize=11)
-            images.append(np.vstack([_padded(_pixels(heading), 33 * lines, image.shape[1]), image]))
-        height = max(map(len, images))
-        rows.append(np.hstack([_padded(image, height, image.shape[1]) for image in images]))
-    width = max(row.shape[1] for row in rows)
-    whole = np.vstack([_padded(row, len(row), width) for row in rows])
-    sheet = Figure(figsize=(width / DPI, len(whole) / DPI), dpi=DPI)
-    sheet.figimage(whole)
-    data = io.BytesIO()
+        lines = 1 + max(title.count("\n") for title, _ in row)
+        rows.append(_joined([_titled(title, lines, figure) for title, figure in row], down=False))
+    whole, data = _joined(rows, down=True), io.BytesIO()
+    sheet = Figure(figsize=(whole.width / DPI, whole.height / DPI), dpi=DPI)
+    sheet.figimage(np.asarray(whole))
     sheet.savefig(data, format="png", dpi=DPI)
     return data.getvalue()
 
@@ -164,15 +100,26 @@ def pages(panels: Panels) -> bytes:
     return data.getvalue()
 
 
-def _pixels(figure: Figure) -> Image:
+def _titled(title: str, lines: int, figure: Figure) -> Image.Image:
+    """A panel under its title, which has room for so many lines."""
+    image = _drawn(figure)
+    heading = Figure(figsize=(image.width / DPI, 0.3 * lines))
+    heading.text(0.5, 0.45, title, ha="center", va="center", fontsize=11)
+    return _joined([_drawn(heading), image], down=True)
+
+
+def _drawn(figure: Figure) -> Image.Image:
     data = io.BytesIO()
     figure.savefig(data, format="png", dpi=DPI, facecolor="white")
-    data.seek(0)
-    found: Image = np.rint(255 * imread(data)[:, :, :3]).astype(np.uint8)
-    return found
+    return Image.open(data).convert("RGB")
 
 
-def _padded(image: Image, height: int, width: int) -> Image:
-    out = np.full((height, width, 3), 255, np.uint8)
-    out[: image.shape[0], : image.shape[1]] = image[:height, :width]
-    return out
+def _joined(images: Sequence[Image.Image], *, down: bool) -> Image.Image:
+    """Pictures below or beside each other, on white."""
+    widths, heights = zip(*(image.size for image in images), strict=True)
+    size = (max(widths), sum(heights)) if down else (sum(widths), max(heights))
+    sheet, at = Image.new("RGB", size, "white"), 0
+    for image in images:
+        sheet.paste(image, (0, at) if down else (at, 0))
+        at += image.height if down else image.width
+    return sheet

@@ -44,6 +44,7 @@ def curve_study(
     title: str,
     configs: Callable[[], Sequence[RunConfig]],
     witnesses: Callable[[Sequence[Row]], list[Row]],
+    folder: str = "wide",
 ) -> Study:
     """A study of such runs, in the order of training.
 
@@ -51,7 +52,7 @@ def curve_study(
     """
     return Study(
         title, lambda: [Grid(config, seeds=(config.seed,)) for config in configs()],
-        folder="paper", read=lambda path: witnesses(read_curves(path)),
+        folder=folder, read=lambda path: witnesses(read_curves(path)),
         train=partial(_train_all, configs),
     )  # fmt: skip
 

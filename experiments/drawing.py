@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,16 +13,16 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 
 from anchor_interp.models.complexity import first_query_matrix
-from anchor_interp.models.embeddings import EmbeddingStructure, embedding_structure, key_embeddings
+from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.models.matrix_complexity import cosine_matrix
 from anchor_interp.pages.diagram_marks import COLOURS
 from anchor_interp.pages.mechanism_figures import condensation_map
 from anchor_interp.pages.style import INK, panel, plain_ticks, single
-from anchor_interp.runs.run import Run
-from effects import Rows, grouped, having, never_came, value_of, values_of
+from anchor_interp.runs.run import Run, load
+from effects import Rows, Test, grouped, having, never_came, value_of, values_of
 from measures import log_steps
 from random_settings import RUNS as RANDOM
-from studies import Data
+from studies import TABLES, Data
 
 PHASES = ("memorizing", "composite", "symmetric", "inferential")
 SMALL = "#0072B2"
@@ -31,6 +31,11 @@ HOLLOW = Line2D(
     [], [], label="never came there (hollow)", marker="o", ls="none", color=INK, mfc="none"
 )
 _TASKS = {"complexity-control": "complexity control", "neurips": "NeurIPS"}
+
+
+def drawn_models(data: Data, paper: str, *phases: str) -> list[Run]:
+    """Runs to look into: the user's, or one of each phase (``tables/README.md`` says which)."""
+    return [*data.own] or [load(TABLES / "models" / paper / phase) for phase in phases]
 
 
 def titled(run: Run) -> str:
@@ -46,22 +51,16 @@ def condensed(run: Run) -> Figure:
 
 
 def embedded(run: Run) -> Figure:
-    """The embedded keys, at their first two components."""
-    task = run.config.anchor_task
-    structure = embedding_structure(key_embeddings(run.model, task))
-    return embedded_numbers(structure, task.keys.tolist())
-
-
-def embedded_numbers(structure: EmbeddingStructure, keys: Sequence[int]) -> Figure:
     """Keys, dark to light, at their first two components; arrows of 3 (red) and 4 (blue) from one.
 
     Source: NeurIPS paper, figures 5c and 5d.
     """
-    arrows = {3: "#D00000", 4: "#0050D0"}
+    task, arrows = run.config.anchor_task, {3: "#D00000", 4: "#0050D0"}
+    structure, keys = embedding_structure(key_embeddings(run.model, task)), task.keys.tolist()
     points = structure.coordinates[:, :2]
     share = structure.eigenvalues / structure.eigenvalues.sum()
     with panel(4.2, 3.9) as (figure, axes):
-        axes.scatter(points[:, 0], points[:, 1], s=24, c=list(keys), cmap="cividis", lw=0.4, ec=INK)
+        axes.scatter(points[:, 0], points[:, 1], s=24, c=keys, cmap="cividis", lw=0.4, ec=INK)
         first = len(keys) // 2 - 6
         for place, beside in ((first, (4, 4)), (first + 12, (4, -11))):
             axes.annotate(str(keys[place]), points[place], beside, textcoords="offset points",
@@ -81,17 +80,20 @@ def embedded_numbers(structure: EmbeddingStructure, keys: Sequence[int]) -> Figu
     return figure
 
 
-def at_width(data: Data, **numbers: str) -> list[list[tuple[str, Figure]]]:
-    """Numbers of all runs of width 400, by phase; none beside the user's runs."""
-    rows = [] if data.own else data.rows("solutions")
-    return [[("width 400, runs by phase", by_phase(rows, numbers, strata=False))]] if rows else []
-
-
-def every_run(data: Data, **numbers: str) -> list[list[tuple[str, Figure]]]:
-    """Numbers of all runs of random settings, by task and layout; none beside the user's runs."""
+def runs_by_phase(
+    data: Data,
+    numbers: Mapping[str, str],
+    title: str = "random settings, runs by phase",
+    studies: Iterable[str] = RANDOM,
+    where: Test = lambda _: True,
+    *,
+    strata: bool = True,
+) -> list[list[tuple[str, Figure]]]:
+    """Numbers of the runs of some studies by phase; none beside the user's runs."""
     if data.own:
         return []
-    return [[("random settings, runs by phase", by_phase(data.rows(*RANDOM), numbers))]]
+    rows = [*filter(where, data.rows(*studies))]
+    return [[(title, by_phase(rows, numbers, strata=strata))]]
 
 
 def by_phase(rows: Rows, numbers: Mapping[str, str], *, strata: bool = True) -> Figure:

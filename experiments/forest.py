@@ -2,8 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
 import numpy as np
@@ -15,7 +14,6 @@ from anchor_interp.pages.style import INK, panel
 from claims import Claim, Judgement, claims_of, scripts
 from common import Panels
 
-README = Path(__file__).parents[1] / "README.md"
 REALISTIC = ("fig6_concepts", "fig7_tasks", "fig7d_language", "across_tasks")
 STYLES = {
     "supported": ("#009E73", "o"), "mixed": ("#CC79A7", "P"), "not supported": ("#D55E00", "X"),
@@ -29,27 +27,22 @@ _OURS = Line2D(
 
 
 def forests(judged: Mapping[str, Judgement]) -> dict[str, Panels]:
-    """The forest plots by name: anchor tasks, and realistic ones."""
+    """The forest plots by name, in two columns: anchor tasks, and realistic ones."""
+    anchors, realistic = list[tuple[str, Claim]](), list[tuple[str, Claim]]()
+    for name, script in scripts().items():
+        for claim in claims_of(script):
+            finding = judged[claim.name].finding
+            # what follows from something is true by definition
+            if finding and finding.found and not (claim.later or claim.follows):
+                shown = realistic if name.endswith(REALISTIC) else anchors
+                shown.append((_heading(name, script.__doc__ or ""), claim))
 
-    def plot(titles: Sequence[str], shown: Callable[[str], bool]) -> Panels:
-        """A column for each title, with as many claims."""
-        claims = [
-            (_heading(name, script.__doc__ or ""), claim)
-            for name, script in scripts().items()
-            for claim in claims_of(script)
-            if shown(name)
-            and not (claim.later or claim.follows)  # from a definition
-            and (finding := judged[claim.name].finding)
-            and finding.found
-        ]
-        most = -(-len(claims) // len(titles))
-        columns = [claims[most * number :][:most] for number in range(len(titles))]
-        return [[(title, forest(c, judged)) for title, c in zip(titles, columns, strict=True)]]
+    def plot(title: str, claims: Sequence[tuple[str, Claim]]) -> Panels:
+        half = -(-len(claims) // 2)
+        return [[(title, forest(claims[:half], judged)), ("", forest(claims[half:], judged))]]
 
-    return {
-        "forest_anchors": plot(("anchor tasks", ""), lambda name: not name.endswith(REALISTIC)),
-        "forest_realistic": plot(("realistic tasks", ""), lambda name: name.endswith(REALISTIC)),
-    }
+    return {"forest_anchors": plot("anchor tasks", anchors),
+            "forest_realistic": plot("realistic tasks", realistic)}  # fmt: skip
 
 
 def _heading(name: str, about: str) -> str:

@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int64
 
-from anchor_interp import AnchorTask, ConfigError, Run, Sequences, last_logits, sample
+from anchor_interp import AnchorTask, ConfigError, Run, sample
+from anchor_interp.behaviour.scoring import token_scores
 from anchor_interp.tasks.functions import Pair
 
 LEARNED = 0.6  # accuracy on a learned pair (complexity-control paper, figure 8B)
 _MEASURED = 200  # sequences of each pair
-_BATCH = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +44,12 @@ def learning_curves(run: Run) -> LearningCurves:
     pairs = tuple(sorted(members))
     rows = [members[pair] for pair in pairs]
     ends = np.cumsum([*map(len, rows)])[:-1]
+    measured = training[np.concatenate(rows)].dataset()
     found = [
-        [[float(part.mean()) for part in np.split(values, ends)] for values in measured]
-        for measured in (_answers(run.at(n), training, np.concatenate(rows)) for n in run.steps)
-    ]
+        [[float(part.mean()) for part in np.split(values, ends)]
+         for values in token_scores(run.at(step).transformer, measured)]
+        for step in run.steps
+    ]  # fmt: skip
     accuracy, loss = np.array(found).swapaxes(0, 1)
     return LearningCurves(pairs, np.array(run.steps, np.int64), accuracy, loss)
 
@@ -107,15 +108,3 @@ def detection(
 def broken_pairs(task: AnchorTask) -> tuple[Pair, ...]:
     """The ordered pairs whose training target is not the composition."""
     return tuple(pair for pair in task.seen if task.role(pair) == "overridden")
-
-
-@torch.no_grad()
-def _answers(
-    run: Run, sequences: Sequences, rows: Int64[np.ndarray, " n"]
-) -> tuple[Bool[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Whether each of some sequences is answered with its target, and its loss."""
-    batches = [rows[start : start + _BATCH] for start in range(0, len(rows), _BATCH)]
-    logits = torch.cat([last_logits(run.transformer, sequences[batch]) for batch in batches])
-    wanted = torch.from_numpy(sequences.targets[rows].astype(np.int64)).to(run.device)
-    losses = torch.nn.functional.cross_entropy(logits.float(), wanted, reduction="none")
-    return (logits.argmax(-1) == wanted).cpu().numpy(), losses.cpu().numpy().astype(np.float64)

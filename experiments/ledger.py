@@ -4,7 +4,7 @@ Something stands between two comments that name it::
 
     <!-- table: figures --> ... <!-- end -->
     <!-- claim: c4-gamma -->supported, +0.36 [0.23, 0.48]<!-- end -->
-    <!-- part: c4-gamma neurips, pre -->supported<!-- end -->
+    <!-- verdict: c4-gamma neurips, pre -->supported<!-- end -->
     <!-- papers: not supported, reversed -->1<!-- end -->
     <!-- mean answer of random; normalization=pre route=gathered -->0.62<!-- end -->
 
@@ -18,7 +18,7 @@ import argparse
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
 from statistics import mean, median
@@ -45,20 +45,11 @@ _DOCS = (
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in _DOCS)]
 OPEN = ("inconclusive", "not answerable here", "nothing comparable", "not run")
 _PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_TEXT = re.compile(r"(<!-- (claim|papers|verdict|part): ([\w\-.;, ]+) -->)[^<]*(<!-- end -->)")
+_TEXT = re.compile(r"(<!-- (claim|papers|verdict): ([\w\-.;, ]+) -->)[^<]*(<!-- end -->)")
 _NUMBER = re.compile(r"(<!-- ([a-z]+)(?: (\w+))? of ([\w-]+)(?:; ([^>]*))? -->)[^<]*(<!-- end -->)")
 _SUMMARIES: Mapping[str, Callable[[list[float]], float]] = {
     "mean": mean, "smallest": min, "largest": max
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Ledger:
-    """Everything that the tables say of claims."""
-
-    judgements: Mapping[str, Judgement]  # the judgement of every claim, by name
-    runs: Mapping[str, int]  # runs of every study
-    schema: int = 5
 
 
 class Pages:
@@ -86,7 +77,7 @@ class Pages:
     def filled(self, text: str) -> str:
         """A page with every table and number made anew."""
         texts: Mapping[str, Callable[[str], str]] = {
-            "claim": self.claim, "part": self.part, "papers": self.papers, "verdict": self.verdict
+            "claim": self.claim, "papers": self.papers, "verdict": self.verdict
         }  # fmt: skip
         text = _PLACE.sub(lambda m: f"{m[1]}\n{self.tables[m[2]]()}\n{m[3]}", text)
         text = _TEXT.sub(lambda m: f"{m[1]}{texts[m[2]](m[3])}{m[4]}", text)
@@ -230,9 +221,22 @@ class Pages:
         cost = f", {hours:,.{int(hours < 10)}f} core-hours" if hours else ""
         return f"{times:.2g} times as many runs{why}: {runs:,}{cost}."
 
-    def verdict(self, name: str) -> str:
-        """The verdict on a claim, which may be archived."""
-        return self.judged[name].verdict if name in self.judged else _archived(name)["verdict"]
+    def verdict(self, name_and_part: str) -> str:
+        """The verdict on a claim, or on a part: another task and layout, ``c4-id neurips, post``.
+
+        The claim may be archived.
+        """
+        name, _, part = name_and_part.partition(" ")
+        if name not in self.judged:
+            return _archived(name)["verdict"]
+        judged = self.judged[name]
+        if not part or judged.finding is None:
+            return judged.verdict
+        found = {**judged.parts, **judged.also}
+        if part not in found:
+            known = "; ".join(found) or "none"
+            raise ConfigError(f"the claim {name} has no part {part!r}; expected one of: {known}")
+        return found[part].verdict
 
     def claim(self, name: str) -> str:
         """A claim's verdict and effect."""
@@ -243,18 +247,6 @@ class Pages:
             numbers = [float(row[key]) for key in ("effect", "low", "high") if row[key]]
             effect = "{:+.2f} [{:.2f}, {:.2f}]".format(*numbers) if numbers else ""
         return ", ".join(filter(None, (self.verdict(name), effect)))
-
-    def part(self, name_and_part: str) -> str:
-        """The verdict on a claim in another task and layout: ``c4-gamma neurips, post``."""
-        name, _, part = name_and_part.partition(" ")
-        judged = self.judged[name]
-        if judged.finding is None:
-            return judged.verdict
-        found = {**judged.parts, **judged.also}
-        if part not in found:
-            known = "; ".join(found) or "none"
-            raise ConfigError(f"the claim {name} has no part {part!r}; expected one of: {known}")
-        return found[part].verdict
 
     def papers(self, verdicts: str) -> str:
         """How many claims of the papers have one of these verdicts."""
@@ -346,7 +338,8 @@ def main() -> None:
     judged = judge_all(data)
     kept = {name: replace(j, finding=j.finding and replace(j.finding, runs=()))
             for name, j in judged.items()}  # fmt: skip
-    evidence = canonical_json(Ledger(kept, {name: len(data[name]) for name in data})) + "\n"
+    runs = {name: len(data[name]) for name in data}
+    evidence = canonical_json({"judgements": kept, "runs": runs, "schema": 5}) + "\n"
     if asked.json:
         print(evidence, end="")
         return

@@ -256,8 +256,6 @@ def read_study(path: Path) -> list[Row]:
         needed = _NEEDED - _NOT_OF_A_UNET if "model.n_features" in columns else _NEEDED
         if missing := needed - set(columns):
             raise ValueError(f"it lacks the column {sorted(missing)[0]}")
-        if twice := [name for name, n in Counter(columns).items() if n > 1]:
-            raise ValueError(f"it has the column {twice[0]} twice")
         kinds = {name: COLUMNS.get(name) or _KINDS.get(name, "double")
                  for name in columns if not name.startswith(("task.", "model."))}  # fmt: skip
         rows: list[Row] = read_csv(text, kinds).to_pylist()

@@ -7,14 +7,10 @@ from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from anchor_interp import Run, load
 from anchor_interp.sweeps.diagrams import Diagram, phase_diagrams
-from drawing import by_phase
-from effects import Row, Rows, equal
+from effects import Row, Rows, Trend, equal
 from random_settings import IN_CONTROL, POST
-from studies import TABLES, Data, override, preset
+from studies import Data, override, preset
 
 # Where runs on the paper's anchor task start: two pre-LayerNorm layers of one head.
 CONTROL = override(
@@ -47,31 +43,21 @@ IN_PRE: dict[str, Any] = {
 }
 OF_GRID: dict[str, Any] = IN_PRE | {"apart": ("design",), "cluster": ("seed",)}
 AT_EQUAL_DECAY: dict[str, Any] = OF_GRID | {"select": holding("weight_decay")}
-AT_EQUAL_GAMMA: dict[str, Any] = OF_GRID | {"select": holding("gamma")}
 KNOWN_PRE = ("decay", "settings", "settings-judging")
+POST_RUNS: dict[str, Any] = {"studies": POST, "where": IN_CONTROL}  # random settings that judge
+
+
+def over(setting: str, number: str, **words: Any) -> Trend:
+    """The trend of a number with gamma or weight decay: at equal others in the grid, and random."""
+    other = "gamma" if setting == "weight_decay" else "weight_decay"
+    words = {"select": holding(other), "within": ("normalization", "held")} | words
+    return Trend(number, setting, **OF_GRID | words)
 
 
 def plane(data: Data, **where: tuple[float, ...]) -> Diagram:
     """The phase diagram of the grid over gamma and weight decay, or a row of it."""
     axes = {"x": "gamma"} if where else {"x": "gamma", "y": "weight_decay"}
     return phase_diagrams(data.rows("decay"), **axes, where=where).diagrams[0]
-
-
-def post_models(data: Data, *phases: str) -> list[Run]:
-    """Runs to look into: the user's, or one of each phase, two post-LayerNorm layers of one head.
-
-    They stand beside the tables, rounded to float16: the first of their phase in ``settings-post``
-    on the complexity-control task.
-    """
-    return [*data.own] or [load(TABLES / "tiny" / "post" / phase) for phase in phases]
-
-
-def post_runs(data: Data, **numbers: str) -> list[list[tuple[str, Figure]]]:
-    """Numbers of the random settings that judge, by phase; none beside the user's runs."""
-    if data.own:
-        return []
-    rows = [row for row in data.rows(*POST) if IN_CONTROL(row) and row["status"] == "done"]
-    return [[("random settings, runs by phase", by_phase(rows, numbers))]]
 
 
 def span(values: Sequence[float]) -> str:

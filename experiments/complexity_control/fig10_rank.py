@@ -7,18 +7,13 @@ The paper shows one matrix of cosines a cell and seed; this shows their mean abs
 seeds, which is what the claim is about. The runs are those of figure 3 (``fig3_phases.py``).
 """
 
-import sys
-from pathlib import Path
-
 import numpy as np
 from matplotlib.figure import Figure
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from anchor_interp.pages.style import panel
 from claims import Claim
-from common import Panels, main
-from complexity_control import AT_EQUAL_DECAY, AT_EQUAL_GAMMA, KNOWN_PRE
+from common import Panels
+from complexity_control import AT_EQUAL_DECAY, KNOWN_PRE, over
 from effects import Trend, values_of
 from studies import Data
 
@@ -28,13 +23,12 @@ _GREATER = (
 )
 CLAIMS = [
     Claim("cc-gamma", "condensation grows with gamma",
-        Trend("condensation", "gamma", within=("normalization", "held"), **AT_EQUAL_DECAY),
-        least=0.3, source="C appendix C, figure 10", quote=_GREATER,
+        over("gamma", "condensation"), least=0.3, source="C appendix C, figure 10", quote=_GREATER,
         statistic="Spearman's correlation of gamma with condensation at equal weight decay in the "
         "grid, and over random settings", known=KNOWN_PRE),
     Claim("cc-decay", "condensation grows with weight decay",
-        Trend("condensation", "weight_decay", within=("normalization", "held"), **AT_EQUAL_GAMMA),
-        least=0.3, source="C appendix C, figure 10", quote=_GREATER,
+        over("weight_decay", "condensation"), least=0.3, source="C appendix C, figure 10",
+        quote=_GREATER,
         statistic="Spearman's correlation of weight decay with condensation at equal gamma in the "
         "grid, and over random settings", known=KNOWN_PRE),
     Claim("cc-rank", "condensation goes with a low stable rank",
@@ -75,7 +69,3 @@ def grid(data: Data) -> Figure:
         axes.set(xlabel="gamma", ylabel="weight decay")
         figure.colorbar(image, ax=axes, label="condensation of W_Q L0, W_Q(1) in the paper")
     return figure
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

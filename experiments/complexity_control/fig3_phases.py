@@ -11,20 +11,16 @@ of two layers of one head (ten layers of ten heads in the paper).
 
 import itertools
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.pages.diagram_curves import along_axis
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
 from claims import Claim
-from common import Panels, main
-from complexity_control import AT_EQUAL_DECAY, AT_EQUAL_GAMMA, IN_PRE, KNOWN_PRE, holding, plane
+from common import Panels
+from complexity_control import AT_EQUAL_DECAY, IN_PRE, KNOWN_PRE, holding, over, plane
 from drawing import by_phase
-from effects import Difference, Effect, Finding, Mean, Row, Rows, Test, Trend, grouped
+from effects import Difference, Effect, Finding, Mean, Row, Rows, Test, grouped
 from random_settings import INFERENTIAL, MEMORIZING, PHASE_2
 from random_settings import RUNS as RANDOM
 from studies import Data, Study, diagram
@@ -68,8 +64,7 @@ _TRANSITION = (
 _GAMMA, _WITHIN = ("gamma", "gamma_qk"), ("task", "normalization", "held")
 CLAIMS = [
     Claim("c4-gamma", "OOD accuracy rises with gamma, 0.4 to 0.8",
-        Trend("ood_accuracy", "gamma", within=("normalization", "held"),
-            **AT_EQUAL_DECAY | {"select": in_range}), least=0.3, source="C IV, figure 3A",
+        over("gamma", "ood_accuracy", select=in_range), least=0.3, source="C IV, figure 3A",
         quote=_TRANSITION,
         statistic="Spearman's correlation of gamma with OOD accuracy at equal weight decay in the "
         "grid, and over random settings, gamma 0.4 to 0.8 as in the figure",
@@ -77,13 +72,12 @@ CLAIMS = [
         "(30 runs). From 0.6 to 0.9 OOD accuracy falls again, -0.58 (24 runs). Judged over all "
         "gammas until the fall was seen.", known=KNOWN_PRE),
     Claim("c4-decay", "OOD accuracy rises with weight decay",
-        Trend("ood_accuracy", "weight_decay", within=("normalization", "held"), **AT_EQUAL_GAMMA),
-        least=0.2, source="C IV, figure 3B", quote=_TRANSITION,
+        over("weight_decay", "ood_accuracy"), least=0.2, source="C IV, figure 3B",
+        quote=_TRANSITION,
         statistic="Spearman's correlation of weight decay with OOD accuracy at equal gamma in the "
         "grid, and over random settings", known=KNOWN_PRE),
     Claim("c4-id", "ID accuracy rises with gamma",
-        Trend("id_accuracy", "gamma", within=("normalization", "held"), **AT_EQUAL_DECAY),
-        least=0.3, source="C IV, figure 3A, blue",
+        over("gamma", "id_accuracy"), least=0.3, source="C IV, figure 3A, blue",
         quote="Phase 1 (poor ID and poor OOD generalization) ... Phase 2 (good ID but poor OOD "
         "generalization)",
         statistic="Spearman's correlation of gamma with ID accuracy at equal weight decay in the "
@@ -106,8 +100,8 @@ CLAIMS = [
         statistic="commutativity on the complexity-control task in phase 3, above 70 %",
         follows="the accuracy: two right answers to both orders are the same", known=KNOWN_PRE[1:]),
     Claim("c4-commutativity", "within phase 2 commutativity grows with gamma",
-        Trend("commutativity", "gamma", PHASE_2, within=("normalization", "held"),
-            **AT_EQUAL_DECAY | {"select": lambda rows: on_control(holding("weight_decay")(rows))}),
+        over("gamma", "commutativity", only=PHASE_2,
+            select=lambda rows: on_control(holding("weight_decay")(rows))),
         least=0.3, source="C IV, figure 3A",
         quote="With a large initialization rate (small parameter initialization scales), the model "
         "treats symmetric anchor pairs as unified entities, thereby demonstrating good "
@@ -130,7 +124,3 @@ def draw(data: Data) -> Panels:
         [("phase of every run of this grid", phase_map(whole)),
          ("random settings", by_phase(runs, numbers))],
     ]  # fmt: skip
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

@@ -10,23 +10,19 @@ one head, width 64 to 128 (400 in the paper).
 """
 
 import itertools
-import sys
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.analysis.clusters import key_mask_clusters
 from anchor_interp.analysis.similarity import block_similarity
 from anchor_interp.pages.mechanism_figures import cluster_map, similarity_map
 from anchor_interp.pages.style import INK, panel
 from claims import Claim
-from common import Panels, main
-from complexity_control import post_models, post_runs
-from drawing import legend, titled
+from common import Panels
+from complexity_control import POST_RUNS
+from drawing import drawn_models, legend, runs_by_phase, titled
 from random_settings import (
     COMPOSITE,
     IN_CONTROL,
@@ -82,18 +78,18 @@ def draw(data: Data) -> Panels:
     clusters = [
         (f"(C) {titled(run)}",
          cluster_map(key_mask_clusters(run.model, run.config.anchor_task, tsne=True)))
-        for run in post_models(data, "memorizing", "composite", "symmetric")
+        for run in drawn_models(data, "complexity_control", "memorizing", "composite", "symmetric")
     ]  # fmt: skip
     blocks = [
         (f"(D) {titled(run)}",
          similarity_map(block_similarity(run.model, run.config.anchor_task), centred=False))
-        for run in post_models(data, "composite", "symmetric", "inferential")
+        for run in drawn_models(data, "complexity_control", "composite", "symmetric", "inferential")
     ]  # fmt: skip
     masks = [(f"({x}) the {token}'s information is masked", mask_drawing(place))
              for x, token, place in (("A", "key", 1), ("B", "second anchor", 3))]  # fmt: skip
     numbers = {"key_mask_pairs": "silhouette\nof pairs", "key_mask_order": "silhouette\nof orders",
                "blocks_raw": "cosines of\nequal values"}  # fmt: skip
-    return [masks, clusters, blocks, *post_runs(data, **numbers)]
+    return [masks, clusters, blocks, *runs_by_phase(data, numbers, **POST_RUNS)]
 
 
 def mask_drawing(hidden: int) -> Figure:
@@ -121,7 +117,3 @@ def mask_drawing(hidden: int) -> Figure:
         axes.spines[["left", "bottom"]].set_visible(False)
         legend(figure, [Line2D([], [], color="#D55E00", ls="--", label="set to 0")])
     return figure
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

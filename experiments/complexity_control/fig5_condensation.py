@@ -12,27 +12,22 @@ settings, pre-LayerNorm.
 """
 
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import TASKS, Affine, Anchor
 from anchor_interp.pages.diagram_maps import rank_map
 from claims import Claim
-from common import Panels, main
+from common import Panels
 from complexity_control import (
     AT_EQUAL_DECAY,
     CONTROL,
     IN_PRE,
     KNOWN_PRE,
     PHASE_OF,
+    POST_RUNS,
     plane,
-    post_models,
-    post_runs,
 )
-from drawing import by_phase, condensed, embedded, strips, titled
+from drawing import by_phase, condensed, drawn_models, embedded, runs_by_phase, strips, titled
 from effects import Alike, Difference, Row, Rows, equal, value_of, values_of
 from measures import rank_share
 from random_settings import IN_CONTROL, INFERENTIAL, KNOWN, MEMORIZING, PHASE_2, STRATUM, between
@@ -79,6 +74,10 @@ def _other_anchors(row: Row) -> bool:
     return not _PAPER_ANCHORS(row)
 
 
+_FALLS = (
+    "As the model transitions through phases, the stable rank gradually decreases with increasing "
+    "phase index"
+)
 _SETTINGS = ("gamma", "gamma_qk", "weight_decay")
 _DESIGN = ("task", "normalization", "design")
 CLAIMS = [
@@ -105,18 +104,14 @@ CLAIMS = [
         "runs", known=KNOWN),
     Claim("c6c-first", "the stable rank falls from phase 1 to phase 2",
         Difference(rank_share, MEMORIZING, PHASE_2, _SETTINGS, within=_DESIGN, **AT_EQUAL_DECAY),
-        least=0.1, source="C VI-C, figure 5C",
-        quote="As the model transitions through phases, the stable rank gradually decreases with "
-        "increasing phase index", statistic="stable rank over its initial value, phase 1 minus "
-        "phase 2",
+        least=0.1, source="C VI-C, figure 5C", quote=_FALLS,
+        statistic="stable rank over its initial value, phase 1 minus phase 2",
         note="In the grid most of phase 2 lies beyond phase 3, at gamma 0.7 and more.",
         known=KNOWN_PRE),
     Claim("c6c-second", "the stable rank falls from phase 2 to phase 3",
         Difference(rank_share, PHASE_2, INFERENTIAL, _SETTINGS, within=_DESIGN, **AT_EQUAL_DECAY),
-        least=0.1, source="C VI-C, figure 5C",
-        quote="As the model transitions through phases, the stable rank gradually decreases with "
-        "increasing phase index", statistic="stable rank over its initial value, phase 2 minus "
-        "phase 3", known=KNOWN_PRE),
+        least=0.1, source="C VI-C, figure 5C", quote=_FALLS,
+        statistic="stable rank over its initial value, phase 2 minus phase 3", known=KNOWN_PRE),
     Claim("c6c-within", "the stable rank is alike within a phase",
         Alike(log_rank_share, HALF_A_STEP, within=STRATUM, **IN_PRE | {"select": numbered}),
         least=0.0, source="C VI-C, figure 5C",
@@ -136,7 +131,7 @@ CLAIMS = [
 
 def draw(data: Data) -> Panels:
     """Both maps of a model of each phase in one layout, stable ranks, and moved anchors."""
-    runs = post_models(data, "memorizing", "symmetric", "inferential")
+    runs = drawn_models(data, "complexity_control", "memorizing", "symmetric", "inferential")
     panels = [
         [(f"(A) {titled(run)}", condensed(run)) for run in runs],
         [(f"(B) {titled(run)}", embedded(run)) for run in runs],
@@ -149,14 +144,10 @@ def draw(data: Data) -> Panels:
     steps = ("differences of 3 and 4", _PAPER_ANCHORS), ("differences of 2 and 5", _other_anchors)
     return [
         *panels,
-        *post_runs(data, **numbers),
+        *runs_by_phase(data, numbers, **POST_RUNS),
         [("(C) stable rank, pre-LayerNorm", rank_map(plane(data), "stable_rank")),
          ("runs of this grid by phase", ranks)],
         [(title, strips({f"step {n}": values_of(filter(anchors, found), f"step_z_{n}")
                          for n in (2, 3, 4, 5)}, "closeness beyond smooth (z)", reference=0))
          for title, anchors in steps],
     ]  # fmt: skip
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

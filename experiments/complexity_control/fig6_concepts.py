@@ -6,20 +6,16 @@ achieves robust compositional generalization." The network is a U-Net that draws
 combinations right are compared, 0.9 of them or more.
 """
 
-import sys
 from itertools import combinations
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from anchor_interp.pages.style import INK, QUALITATIVE, panel
 from claims import Claim
-from common import Panels, main
+from common import Panels
 from complexity_control import span
 from concepts import PRESETS, Concepts
 from concepts.drawings import Drawings, drawings
@@ -144,6 +140,3 @@ def concepts_table(data: Data) -> str:
 
 
 TABLES = {"concepts": concepts_table}
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

@@ -15,22 +15,19 @@ The five seeds did not bear this out: 0.92 and 0.75 with 24,155 examples.
 """
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from statistics import mean
 from typing import Any
 
 from matplotlib.figure import Figure
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import effects
 from anchor_interp.pages.style import INK, QUALITATIVE, legend_below, panel, plain_ticks
 from anchor_interp.tasks.catalog import named_task
 from claims import Claim, registered
-from common import Panels, main
+from common import Panels
 from complexity_control import span
 from effects import Difference, Number, Row, Rows, Test, equal, grouped, values_of
 from ledger import table
@@ -148,12 +145,11 @@ _CORNERS: dict[str, Any] = {
     "free": _BOTH, "within": ("task", "n_sequences"), "cluster": ("seed",), "unconverged": True,
 }  # fmt: skip
 _ID: dict[str, Any] = {"fitted": ("id_accuracy", FITTED), "above": ("ood_accuracy", 0.1)}
-_EITHER: dict[str, Any] = {
-    "runs": ("addition-either",), "cluster": ("seed",), "unconverged": True, **_ID,
-}  # fmt: skip
-_SCAN_ALONE: dict[str, Any] = {
-    "runs": ("scan-fitted", "scan-other-corners"), "cluster": ("seed",), "unconverged": True, **_ID,
-}  # fmt: skip
+_ALONE: dict[str, Any] = {"cluster": ("seed",), "unconverged": True, **_ID}
+_BY_GAMMA = partial(Difference, "ood_accuracy", _SMALL, _LARGE, ("gamma", "gamma_qk"), **_ALONE)
+_BY_DECAY = partial(Difference, "ood_accuracy", equal(weight_decay=0.1), equal(weight_decay=0.01),
+                    ("weight_decay",), **_ALONE)  # fmt: skip
+_SCAN_RUNS = ("scan-fitted", "scan-other-corners")
 _MUCH, _LITTLE = equal(gamma=0.7, weight_decay=0.1), equal(gamma=0.5, weight_decay=0.01)
 _WORLDS: dict[str, Any] = {"runs": ("prontoqa",), "above": ("id_accuracy", 0.6), **_CORNERS}
 _SIZES: dict[str, Any] = {
@@ -187,11 +183,9 @@ CLAIMS = [
         Difference("ood_accuracy", _SMALL, _LARGE, runs=("scan-fitted",), **_CORNERS, **_ID),
         name="c7-scan"),
     registered("scan-fitted-gamma", "SCAN: small weights help by themselves",
-        Difference("ood_accuracy", _SMALL, _LARGE, ("gamma", "gamma_qk"), **_SCAN_ALONE,
-            within=("task", "n_sequences", "weight_decay"))),
+        _BY_GAMMA(runs=_SCAN_RUNS, within=("task", "n_sequences", "weight_decay"))),
     registered("scan-fitted-decay", "SCAN: weight decay helps by itself",
-        Difference("ood_accuracy", equal(weight_decay=0.1), equal(weight_decay=0.01),
-            ("weight_decay",), **_SCAN_ALONE, within=("task", "n_sequences", "gamma"))),
+        _BY_DECAY(runs=_SCAN_RUNS, within=("task", "n_sequences", "gamma"))),
     registered("cogs-fitted", "COGS: new combinations, depths are answered better",
         Difference("ood_accuracy", _SMALL, _LARGE, runs=("cogs-fitted",), **_CORNERS, **_ID),
         name="c7-cogs",
@@ -210,12 +204,10 @@ CLAIMS = [
             runs=("addition-20",), cluster=("seed",), unconverged=True, above=("ood_accuracy",
             0.1))),
     registered("addition-either-gamma", "addition: small weights help by themselves",
-        Difference("ood_accuracy", equal(gamma=0.8), equal(gamma=0.5), ("gamma", "gamma_qk"),
-            **_EITHER, within=("weight_decay",), apart=("weight_decay",)),
+        _BY_GAMMA(runs=("addition-either",), within=("weight_decay",), apart=("weight_decay",)),
         name="c7-addition-gamma", takes=_EIGHTY),
     registered("addition-either-decay", "addition: weight decay helps by itself",
-        Difference("ood_accuracy", equal(weight_decay=0.1), equal(weight_decay=0.01),
-            ("weight_decay",), **_EITHER, within=("gamma",), apart=("gamma",)),
+        _BY_DECAY(runs=("addition-either",), within=("gamma",), apart=("gamma",)),
         name="c7-addition-decay", takes=_EIGHTY),
     Claim("c7-prontoqa", "PrOntoQA: new worlds are answered better",
         Difference("id_accuracy", _MUCH, _LITTLE, fitted=("train_accuracy", 0.95), **_WORLDS),
@@ -251,7 +243,7 @@ _SCAN = {"ID": "id_accuracy", "turn left held out (OOD)": "ood_accuracy"}
 _COGS = {"ID": "id_accuracy", "OOD": "ood_accuracy"}
 _ADDITION = {"square: ID": "id_accuracy", "in the square (OOD)": "ood_accuracy"}
 _SHOWN: Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]] = {
-    "(A) SCAN until fitted": (("scan-fitted", "scan-other-corners"), _SCAN),
+    "(A) SCAN until fitted": (_SCAN_RUNS, _SCAN),
     "(A) SCAN": (("scan",), _SCAN),
     "(B) COGS until fitted": (("cogs-fitted",), _COGS),
     "(B) COGS": (("cogs",), _COGS),
@@ -342,6 +334,3 @@ def corners_table(data: Data) -> str:
 
 
 TABLES = {"corners": corners_table}
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

@@ -9,20 +9,16 @@ too.
 """
 
 import math
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from anchor_interp.analysis.statistics import Floats
 from anchor_interp.pages.style import QUALITATIVE, panel
 from claims import Claim
-from common import Panels, main
+from common import Panels
 from complexity_control import span
 from effects import Difference, Row, Rows, equal, grouped, number_of, values_of
 from ledger import table
@@ -148,6 +144,3 @@ def language_table(data: Data) -> str:
 
 
 TABLES = {"language": language_table}
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

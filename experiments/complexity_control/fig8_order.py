@@ -11,16 +11,12 @@ Our runs are post-LayerNorm, as the figure's models are: two layers of width 128
 
 import math
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import RunConfig
 from anchor_interp.analysis.statistics import mean_interval
@@ -29,7 +25,7 @@ from anchor_interp.tasks import anchor
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.functions import Affine, Override, Pair
 from claims import Claim, registered
-from common import Panels, main
+from common import Panels
 from complexity_control import CONTROL, LARGE, SMALL
 from drawing import HOLLOW, legend, over_depth, strip, strips
 from drawing import SMALL as BLUE
@@ -246,6 +242,3 @@ def _mean_of(values: Sequence[float]) -> str:
 
 
 TABLES = {"noise": noise_table}
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

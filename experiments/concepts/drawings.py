@@ -34,7 +34,7 @@ class Drawings:
         return shares
 
 
-def drawings(run: Run, n: int = 8, *, seed: int = 0) -> Drawings:
+def drawings(run: Run, n: int = 8) -> Drawings:
     """What the network of a run's checkpoint draws, n times, of every node.
 
     Raises:
@@ -44,13 +44,13 @@ def drawings(run: Run, n: int = 8, *, seed: int = 0) -> Drawings:
     names = every_node(len(task.attributes))
     nodes = bits_of(names)
     repeated = np.repeat(nodes, n, axis=0)
-    pictures = draw(run.model, task, repeated, seed=seed, stream="drawings")
+    pictures = draw(run.model, task, repeated, seed=0, stream="drawings")
     right = judge_of(task).right(pictures, repeated)
     roles = dict.fromkeys(task.trained, "trained") | dict.fromkeys(task.tested, "tested")
     pixels = ((pictures.clamp(-1, 1) + 1) * 127.5).round().byte().numpy()
     return Drawings(
         titles=tuple(map(task.title, nodes)), roles=tuple(roles.get(name, "") for name in names),
-        real=task.pictures(nodes, seed=seed, stream="drawings").pixels,
+        real=task.pictures(nodes, seed=0, stream="drawings").pixels,
         drawn=pixels.reshape(len(nodes), n, *pixels.shape[1:]),
         right=right.reshape(len(nodes), n, -1),
     )  # fmt: skip

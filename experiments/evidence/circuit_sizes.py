@@ -14,9 +14,8 @@ from anchor_interp import EdgeAblation, Run, load, prune, score_circuit
 from anchor_interp.analysis.rivals import rollouts
 from anchor_interp.runs import zoo
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
-from common import say
+from common import say, spread
 from effects import Row, Rows
-from evidence.measured import spread
 from ledger import table
 
 N = 100

@@ -21,8 +21,9 @@ from anchor_interp.interventions.interchange import (
     renamed_answers,
 )
 from anchor_interp.tasks.counterfactuals import InterchangePairs, interchange_pairs
+from common import spread
 from effects import Row, Rows
-from evidence.measured import count, ends, spread, used
+from evidence.measured import count, ends, used
 from ledger import table
 
 SITE = Site("resid_post", 0, "first")

@@ -5,7 +5,6 @@ import importlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from anchor_interp._util.errors import StoreError
@@ -104,14 +103,6 @@ def mixtures(folder: Path) -> Iterator[tuple[Row, Run]]:
         fitted = run.phase not in ("undertrained", "memorizing")
         if fitted and 0.1 <= (run.evaluation.ood_accuracy or 0.0) <= 0.9:
             yield about, run
-
-
-def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Median and range as text, ``0.79 (0.59-0.83)``; the value alone if all print alike."""
-    if not values:
-        return ""
-    low, middle, high = (f"{f(values):z.{digits}f}" for f in (min, median, max))
-    return middle if low == high else f"{middle} ({low}-{high})"
 
 
 def tell(name: str, data: Any, **parts: object) -> None:

@@ -76,13 +76,9 @@ def known_rows(data: Data) -> list[Row]:
     return scores.fitting_rows(data.rows("settings", "settings-judging"), kinds(data)["fit"])
 
 
-def score(data: Data) -> VerdictScore:
-    """The verdict's score on the tables."""
-    return _score(data.tables)
-
-
 @cache
-def _score(tables: Path) -> VerdictScore:
+def score(tables: Path) -> VerdictScore:
+    """The verdict's score on the tables."""
     (_, judged), *apart = judging(data := Data(tables)).items()
     return scores.judge_verdict(judged, known_rows(data), dict(apart))
 
@@ -105,7 +101,7 @@ def rules_table(data: Data) -> str:
         [rule.rule, str(rule.n), f"{rule.accuracy:.2f} ({rule.low:.2f} to {rule.high:.2f})",
          f"{rule.without:.2f}", f"{rule.far:.2f}",
          "" if rule.behind is None else f"{rule.behind:.2f} (at least {rule.behind_low:.2f})"]
-        for rule in score(data).rules
+        for rule in score(data.tables).rules
     ]  # fmt: skip
     head = ["what names the phase", "runs", "balanced accuracy (95 %)", "without memorizing runs",
             "not near a line", "behind by"]  # fmt: skip
@@ -114,7 +110,7 @@ def rules_table(data: Data) -> str:
 
 def confusion_table(data: Data) -> str:
     """Runs by phase and verdict."""
-    found = score(data)
+    found = score(data.tables)
     lines = [[p, *(str(found.confusion[p][column]) for column in GIVEN)] for p in PHASES]
     counted = table(["phase, from behaviour", *(f"verdict {name}" for name in GIVEN)], lines)
     runs = sum(found.n.values()) + found.left_out
@@ -124,7 +120,7 @@ def confusion_table(data: Data) -> str:
 def disagreements_table(data: Data) -> str:
     """Every run that the verdict names otherwise than its behaviour."""
     lines = [[run.settings, run.phase, run.verdict, run.reason.partition(";")[0], run.behaviour,
-              "yes" * run.near] for run in score(data).disagreements]  # fmt: skip
+              "yes" * run.near] for run in score(data.tables).disagreements]  # fmt: skip
     return table(["run", "phase", "verdict", "because", "behaviour", "near a line"], lines)
 
 
@@ -196,7 +192,7 @@ def main() -> None:
         for name, line in scores.fit_lines(known_rows(Data())).items():
             print(f"{name}: {line}")
     else:
-        found = score(Data())
+        found = score(FOLDER)
         save(confusion(found), FIGURES / "verdict.png")
         write_text(JUDGED, judged_text(Data()))
         print(canonical_json(found))

@@ -7,18 +7,14 @@ many sequences.
 
 import itertools
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import AnchorTask
 from anchor_interp.tasks.functions import Anchor, Override, Pair, Table
 from anchor_interp.tasks.rules import PAPER_ANCHORS
 from claims import registered
-from common import Panels, main
+from common import Panels
 from drawing import strips
 from effects import Mean, Rise, Row, equal, grouped, number_of, values_of
 from studies import Data, Grid, Study, override, preset
@@ -105,7 +101,3 @@ def draw(data: Data) -> Panels:
         [("(A) steps until half right", strips(steps, "steps", hollow=bounds))],
         [("(B) ln(memory / reasoning)", first), ("(C) ln(attention / embedding)", second)],
     ]
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

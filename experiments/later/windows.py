@@ -9,18 +9,15 @@ and 1 in a window; the rate is constant, so equal windows have equal sums of dec
 PYTHONPATH ``python -m evidence.pictures RUN@500 RUN@1000 ... --out PICTURE`` draws its checkpoints.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from statistics import mean
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
+from typing import Any
 
 from anchor_interp import RunConfig
 from claims import registered
-from common import Panels, main
+from common import Panels
 from complexity_control import CONTROL
 from drawing import strips
 from effects import Difference, Finding, Mean, Rise, Row, Rows, among, grouped, values_of
@@ -136,20 +133,20 @@ class NotWorse(Difference):
         return replace(super().measure(rows), is_margin=True)
 
 
-_FREE, _SECOND = ("weight_decay",), among(arm, "quarter 2")
+_SECOND = among(arm, "quarter 2")
+_AT_GAMMA: dict[str, Any] = {
+    "free": ("weight_decay",), "runs": ("windows",), "within": ("gamma",), "cluster": ("seed",),
+}  # fmt: skip
 # the clusters of the first two were added after their verdicts, which stayed: seeds cross gammas
 CLAIMS = [
     registered("windows-quarter", "decay in a quarter does as much as throughout",
-               NotWorse(_not_worse, _SECOND, among(arm, "throughout"), _FREE,
-                        runs=("windows",), within=("gamma",), cluster=("seed",)),
+               NotWorse(_not_worse, _SECOND, among(arm, "throughout"), **_AT_GAMMA),
                note="the second quarter; 0.1 is added"),
     registered("windows-equal-sum", "equal sum of decay: a window does better",
-               Difference("ood_accuracy", _SECOND, among(arm, "equal sum"), _FREE,
-                          runs=("windows",), within=("gamma",), cluster=("seed",))),
+               Difference("ood_accuracy", _SECOND, among(arm, "equal sum"), **_AT_GAMMA)),
     registered("windows-middle", "equal sum of decay: the middle does better",
                Difference("ood_accuracy", among(arm, "quarter 2", "quarter 3"),
-                          among(arm, "quarter 1"), _FREE,
-                          runs=("windows",), within=("gamma",), cluster=("seed",))),
+                          among(arm, "quarter 1"), **_AT_GAMMA)),
     registered("windows-edge", "the edge: an onset 100 steps later does far less",
                Mean("drop", runs=("edge",), select=drops)),
     registered("windows-basin", "small weights: fewer onsets lead to the rule",
@@ -178,7 +175,3 @@ def draw(data: Data) -> Panels:
             drawn = strips(found, "OOD accuracy", reference=0.5, shares=True, heads=heads)
             panels.append([(f"gamma {gamma:g}, {what}", drawn)])
     return panels
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

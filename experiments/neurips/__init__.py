@@ -7,10 +7,17 @@ Memorizing*.
 from collections.abc import Mapping
 from typing import Any
 
-from anchor_interp import Run, RunConfig, load
-from studies import TABLES, Data, Grid, override, preset
+from anchor_interp import RunConfig
+from studies import Grid, override, preset
 
 PAPER = preset("paper-1head")  # the paper's model and training (appendix A)
+
+
+def at_rate(rate: float, steps: int = 12_000, /, **settings: Any) -> RunConfig:
+    """A run of the paper's model with a quarter of its batch, at one rate after 200 of warm-up."""
+    often = {"log_every": 50, "eval_every": 50, "checkpoint_every": steps}
+    return override(PAPER, batch_size=512, steps=steps, warmup=200 / steps, lr_start=1e-5,
+                    lr=rate, lr_end=rate, **often | settings)  # fmt: skip
 
 
 def until_fitted(
@@ -21,32 +28,11 @@ def until_fitted(
     Every run has a seed of its own; half of a cell's have three quarters of the rate. Shapes, data,
     batch and schedule are those of figure 2's runs, products in TF32.
     """
-    often = {"log_every": 100, "eval_every": 100, "checkpoint_every": steps}
-    start = override(PAPER, batch_size=512, steps=steps, warmup=200 / steps, precision="tf32",
-                     until_accuracy=0.99, **often, **settings)  # fmt: skip
+    often = {"precision": "tf32", "until_accuracy": 0.99, "log_every": 100, "eval_every": 100}
     grids = []
     for place, (gamma, n) in enumerate(cells.items()):
         seeds = range(first_seed + 100 * place, first_seed + 100 * place + n)
         for rate, of_rate in ((1e-4, seeds[::2]), (7.5e-5, seeds[1::2])):
-            config = override(start, gamma=gamma, lr=rate, lr_end=rate)
+            config = at_rate(rate, steps, gamma=gamma, **often, **settings)
             grids.append(Grid(config, seeds=tuple(of_rate)))
     return grids
-
-
-def pair(data: Data) -> list[Run]:
-    """Runs to look into: the user's, or an inferential and a symmetric one of width 128.
-
-    They stand beside the tables, rounded to float16: of ``width-or-scale`` (12,000 steps, two
-    post-LayerNorm layers) the run from small weights with most answers by the rule, gamma 0.99 with
-    the standard deviation of 0.8 at width 400, and the run from large weights that is the most
-    symmetric, gamma 0.31.
-    """
-    folders = (TABLES / "paper" / "pair" / name for name in ("inferential", "symmetric"))
-    return [*data.own] or [*map(load, folders)]
-
-
-def at_length(rate: float, **settings: Any) -> RunConfig:
-    """A run of figure 2 that goes on to 12,000 steps, at a constant rate after 200 of warm-up."""
-    often = {"log_every": 50, "eval_every": 50, "checkpoint_every": 12_000}
-    return override(PAPER, batch_size=512, steps=12_000, warmup=200 / 12_000, lr_start=1e-5,
-                    lr=rate, lr_end=rate, **often, **settings)  # fmt: skip

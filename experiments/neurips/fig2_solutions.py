@@ -11,17 +11,13 @@ of runs that have fitted.
 """
 
 import itertools
-import sys
 from collections.abc import Sequence
-from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import RunConfig
 from anchor_interp.pages import style
@@ -29,11 +25,11 @@ from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
 from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, panel
 from anchor_interp.sweeps.diagrams import phase_diagrams
 from claims import registered
-from common import Panels, main
+from common import Panels, spread
 from curves import FITTED, by_run, curve_study, read_curves
 from effects import Difference, Mean, Rise, Row, Rows, equal, grouped
 from ledger import table
-from neurips import PAPER, at_length, until_fitted
+from neurips import PAPER, at_rate, until_fitted
 from studies import Data, Study, diagram, override
 
 # half the paper's rates by layers, the batch being a quarter of the paper's: the noise is equal
@@ -63,16 +59,13 @@ def wide() -> list[RunConfig]:
 
 
 def _config(depth: int, gamma: float, rate: float, seed: int) -> RunConfig:
-    often = {"log_every": 50, "eval_every": 50, "checkpoint_every": 1_500}
-    rates = {"lr_start": min(1e-5, rate), "lr": rate, "lr_end": rate}
-    return override(PAPER, batch_size=512, steps=12_000, warmup=200 / 12_000,
-                    until_accuracy=FITTED, n_layers=depth, gamma=gamma, seed=seed, **rates,
-                    **often)  # fmt: skip
+    return at_rate(rate, until_accuracy=FITTED, n_layers=depth, gamma=gamma, seed=seed,
+                   checkpoint_every=1_500)  # fmt: skip
 
 
 def equal_length() -> list[RunConfig]:
     """Three runs of each gamma that go on when they have fitted."""
-    return [at_length(ONE_RATE, gamma=gamma, seed=1_040_000 + 100 * place + seed)
+    return [at_rate(ONE_RATE, gamma=gamma, seed=1_040_000 + 100 * place + seed)
             for place, gamma in enumerate((0.35, 0.5, 0.8, 0.95)) for seed in range(3)]  # fmt: skip
 
 
@@ -125,7 +118,7 @@ RUNS = {
                                 equal_length, by_run),
     "paper-run": curve_study("the paper's whole training", whole_training, by_run),
     "deep": Study("large initialisation in four layers at the paper's width", lambda: until_fitted(
-        {0.2: 6, 0.3: 6, 0.5: 8}, 1_020_000, 4_000, n_layers=4)),
+        {0.2: 6, 0.3: 6, 0.5: 8}, 1_020_000, 4_000, n_layers=4), folder="wide"),
     "depth": Study("gamma and depth on the NeurIPS task", lambda: diagram("tiny-depth", 5),
                    ("mechanism",)),
 }  # fmt: skip
@@ -285,14 +278,4 @@ def answers_table(data: Data) -> str:
     return table([*head, "rule, best", "symmetric, best", "rule, end", "symmetric, end"], lines)
 
 
-def spread(values: Sequence[float]) -> str:
-    """Median and range."""
-    low, middle, high = (f"{of(values):.2f}" for of in (min, median, max))
-    return middle if low == high else f"{middle} ({low}-{high})"
-
-
 TABLES = {"figure2": answers_table}
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

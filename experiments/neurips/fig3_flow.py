@@ -11,12 +11,7 @@ drawn is a packaged one; those from large weights often take another route. A sh
 effect takes the route of the figure and 0 where it takes none of it.
 """
 
-import sys
-from pathlib import Path
-
 from matplotlib.figure import Figure
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.analysis.clusters import pair_clusters
 from anchor_interp.analysis.flow import information_flow
@@ -25,9 +20,8 @@ from anchor_interp.pages.mechanism_figures import information_flow as flow_map
 from anchor_interp.runs.run import load
 from anchor_interp.tasks.sequences import PROBE
 from claims import Claim
-from common import Panels, main
-from drawing import every_run, titled
-from neurips import pair
+from common import Panels
+from drawing import drawn_models, runs_by_phase, titled
 from random_settings import COMPOSITE, IN_NEURIPS, INFERENTIAL, KNOWN, SYMMETRIC, between
 from studies import Data
 
@@ -62,8 +56,8 @@ CLAIMS = [
 
 def draw(data: Data) -> Panels:
     """Information flow and the states of pairs after layer 0, and the routes of every run."""
-    symmetric = [] if data.own else [load("tiny/neurips-symmetric/1")]
-    runs = [*symmetric, *pair(data)[: 1 if symmetric else None]]
+    runs = data.own or [load("tiny/neurips-symmetric/1"),
+                        *drawn_models(data, "neurips", "inferential")]  # fmt: skip
     panels: list[list[tuple[str, Figure]]] = []
     for run, letter in zip(runs, "ac", strict=False):
         flow = flow_map(information_flow(run.model, PROBE))
@@ -74,8 +68,4 @@ def draw(data: Data) -> Panels:
             panels[0].append(("(b) X_ao L0, X^ao(1) in the paper", cluster_map(clusters)))
     numbers = {"route_symmetric": "symmetric route", "route_inferential": "inferential route",
                "order_first": "order in X_ao L0"}  # fmt: skip
-    return [*panels, *every_run(data, **numbers)]
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))
+    return [*panels, *runs_by_phase(data, numbers)]

@@ -11,20 +11,15 @@ the NeurIPS task in post-LayerNorm models of two layers, width 64 to 128.
 
 import itertools
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from anchor_interp.analysis.similarity import Similarity, answer_similarity, value_similarity
 from anchor_interp.pages.style import INK, frame, panel, signed_map
 from claims import Claim
-from common import Panels, main
-from drawing import every_run, titled
-from neurips import pair
+from common import Panels
+from drawing import drawn_models, runs_by_phase, titled
 from random_settings import IN_NEURIPS, INFERENTIAL, KNOWN, RAW, SYMMETRIC, between
 from studies import Data
 
@@ -78,9 +73,9 @@ CLAIMS = [
 
 def draw(data: Data) -> Panels:
     """Raw and centred cosines of answers and values, and the contrasts of every run."""
-    panels = []
+    panels, runs = [], drawn_models(data, "neurips", "inferential", "symmetric")
     for centred, letters in ((False, ("(a) ", "(b) ", "(c) ")), (True, ("", "", ""))):
-        runs, found = pair(data), []
+        found = []
         for run in runs:
             last = run.model.cfg.n_layers - 1
             answers = answer_similarity(run.model, run.config.anchor_task, layer=last)
@@ -91,7 +86,7 @@ def draw(data: Data) -> Panels:
         named = zip(letters, found, strict=False)
         panels.append([(letter + title, drawing) for letter, (title, drawing) in named])
     numbers = {"answer": "X_ao, last layer:\ncontrast", "value": "OV from L1 on:\ncontrast"}
-    return [*panels, *every_run(data, **numbers)]
+    return [*panels, *runs_by_phase(data, numbers)]
 
 
 def triangles(similarity: Similarity, low: Corner, up: Corner, *, centred: bool) -> Figure:
@@ -120,7 +115,3 @@ def triangles(similarity: Similarity, low: Corner, up: Corner, *, centred: bool)
         axes.set_xlabel(f"key; below with ({named[0][1]}), above with ({named[1][1]})", size=9)
         axes.set_ylabel(f"key; below with ({named[0][0]}), above with ({named[1][0]})", size=9)
     return figure
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

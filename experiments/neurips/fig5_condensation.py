@@ -9,22 +9,18 @@ task in post-LayerNorm models of two layers, width 64 to 128; what the captions 
 initialisation together, at the paper's width of 400 (``solutions``).
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from claims import Claim, registered
-from common import Panels, main
-from drawing import at_width, condensed, embedded, every_run, titled
+from common import Panels
+from drawing import condensed, drawn_models, embedded, runs_by_phase, titled
 from effects import Difference, Row
-from neurips import pair, until_fitted
+from neurips import until_fitted
 from random_settings import IN_NEURIPS, INFERENTIAL, KNOWN, SYMMETRIC, between, over_gamma
 from studies import Data, Study
 
 RUNS = {
     "solutions": Study("small and large initialisation at the paper's width", lambda: until_fitted(
-        {0.35: 6, 0.45: 6, 0.85: 12, 0.95: 12}, 1_010_000, 12_000), ("mechanism", "answers")),
+        {0.35: 6, 0.45: 6, 0.85: 12, 0.95: 12}, 1_010_000, 12_000), ("mechanism", "answers"),
+        "wide"),
 }  # fmt: skip
 
 
@@ -83,15 +79,11 @@ CLAIMS = [
 
 def draw(data: Data) -> Panels:
     """Cosines between neurons and embedded numbers of the pair, and the numbers of every run."""
-    runs = pair(data)
+    runs = drawn_models(data, "neurips", "inferential", "symmetric")
     numbers = {"condensation": "condensation", "embedding_smooth": "smooth share"}
     return [
         [(f"({x}) {titled(run)}", condensed(run)) for run, x in zip(runs, "ab", strict=False)],
         [(f"({x}) {titled(run)}", embedded(run)) for run, x in zip(runs, "cd", strict=False)],
-        *at_width(data, **numbers),
-        *every_run(data, **numbers),
+        *runs_by_phase(data, numbers, "width 400, runs by phase", ("solutions",), strata=False),
+        *runs_by_phase(data, numbers),
     ]
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

@@ -11,20 +11,16 @@ Drawn and judged for large weights on post-LayerNorm models of two and three lay
 
 import math
 import operator
-import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.tasks import anchor
 from claims import registered
-from common import Panels, main
+from common import Panels
 from complexity_control import CONTROL, LARGE, SMALL
 from drawing import over_depth
 from effects import Mean, Row, Rows, never_came
 from measures import log_steps
-from neurips import PAPER
+from neurips import at_rate
 from random_settings import NARROW
 from studies import Data, Grid, Study, override
 
@@ -43,8 +39,8 @@ def _complexity_post() -> list[Grid]:
 
 
 def _complexity_400() -> list[Grid]:
-    start = override(PAPER, batch_size=512, steps=10_000, lr_start=1e-5, lr=1e-4, lr_end=1e-4,
-                     warmup=0.02, precision="tf32", log_every=10, eval_every=500)  # fmt: skip
+    start = at_rate(1e-4, 10_000, precision="tf32", log_every=10, eval_every=500,
+                    checkpoint_every=2_000)  # fmt: skip
     tasks = tuple(map(anchor.reasoning_complexity, (0, 3, 6)))
     return [
         Grid(override(start, gamma=gamma), {"task": tasks},
@@ -55,7 +51,7 @@ def _complexity_400() -> list[Grid]:
 
 RUNS = {
     "complexity-400": Study("inferential complexity and gamma at the paper's width",
-                            _complexity_400, ("learning",)),
+                            _complexity_400, ("learning",), folder="wide"),
     "complexity-post": Study("inferential complexity, gamma and depth, post-LayerNorm",
                              _complexity_post, ("learning",)),
     "complexity": Study("inferential complexity and gamma", _complexity, ("learning",)),
@@ -107,7 +103,3 @@ def draw(data: Data) -> Panels:
         (f"{size} initialisation, gamma {gamma:g}",
          over_depth([row for row in rows if row["gamma"] == gamma])) for size, gamma in sizes
     ]]  # fmt: skip
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

@@ -8,22 +8,17 @@ give at this width. Judged on random settings of the NeurIPS task in post-LayerN
 layers, width 64 to 128; the runs of figure 5 (``solutions``) have the paper's width.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.pages.style import panel
 from claims import Claim
-from common import Panels, main
-from drawing import at_width, every_run, titled
-from neurips import pair
+from common import Panels
+from drawing import drawn_models, runs_by_phase, titled
 from random_settings import IN_NEURIPS, KNOWN, over_gamma
 from studies import Data
 
@@ -41,15 +36,22 @@ CLAIMS = [
 
 def draw(data: Data) -> Panels:
     """The spectra of the pair before and after training, and the dimension in every run."""
-    panels = []
-    for run, letter in zip(pair(data), "ab", strict=False):
+    panels, runs = [], drawn_models(data, "neurips", "inferential", "symmetric")
+    sizes = ("", "") if data.own else ("small initialisation: ", "large initialisation: ")
+    for run, letter, size in zip(runs, "ab", sizes, strict=False):
         models = {0: run.initial, **{step: run.at(step).model for step in run.steps}}
         task = run.config.anchor_task
         lines = {step: embedding_structure(key_embeddings(model, task)).eigenvalues.tolist()
                  for step, model in models.items()}  # fmt: skip
-        panels.append((f"({letter}) {titled(run)}", spectra(lines)))
+        panels.append((f"({letter}) {size}{titled(run)}", spectra(lines)))
     numbers = {"embedding_dimension": "dimension / Gaussian's"}
-    return [panels, *at_width(data, **numbers), *every_run(data, **numbers)]
+    wide = "gamma 0.35 to 0.95, width 400:\ndimension of every run by phase"
+    narrow = "gamma 0.3 to 1, width 64 to 128: dimension of every run by phase"
+    return [
+        panels,
+        *runs_by_phase(data, numbers, wide, ("solutions",), strata=False),
+        *runs_by_phase(data, numbers, narrow),
+    ]
 
 
 def spectra(lines: Mapping[int, Sequence[float]]) -> Figure:
@@ -64,7 +66,3 @@ def spectra(lines: Mapping[int, Sequence[float]]) -> Figure:
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=8)
     return figure
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

@@ -4,17 +4,13 @@ Four settings that infer, five seeds each; the route is measured on seen pairs a
 """
 
 import math
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 from matplotlib.figure import Figure
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from anchor_interp.pages.style import INK, panel
 from claims import registered
-from common import Panels, main
+from common import Panels
 from drawing import GROUPS, strips
 from effects import Mean, Row, Rows, among, having, values_of
 from studies import Data, Grid, Study, override, preset
@@ -90,7 +86,3 @@ def both(rows: Rows) -> Figure:
         axes.axline((low, low), (high, high), color=INK, linewidth=0.8, linestyle=":")
         axes.set(xlabel="step of the inferential route", ylabel="step of the answers by the rule")
     return figure
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

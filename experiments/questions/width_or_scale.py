@@ -11,22 +11,18 @@ product of their two is matched. All runs have two layers, one head and 12,000 s
 import itertools
 import math
 import operator
-import sys
-from pathlib import Path
 from statistics import mean
 
 from matplotlib.figure import Figure
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import ModelConfig, RunConfig
 from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, legend_below, panel
 from anchor_interp.runs.schedule import last_step
 from claims import registered
-from common import Panels, main
+from common import Panels
 from curves import by_run, curve_study
 from effects import Rise, Row, Rows, equal
-from neurips import PAPER, at_length
+from neurips import PAPER, at_rate
 from studies import Data
 
 GAMMAS = (0.35, 0.5, 0.65, 0.8, 0.95)  # at width 400, as in figure 2
@@ -55,7 +51,7 @@ def narrow() -> list[RunConfig]:
     """Three seeds for each gamma of width 400, the same for both matchings."""
     shape = {name: getattr(NARROW, name) for name in ("d_model", "d_head", "d_mlp")}
     return [
-        at_length(3e-4, **shape, **matched(gamma, matching), seed=1_030_000 + 100 * place + seed)
+        at_rate(3e-4, **shape, **matched(gamma, matching), seed=1_030_000 + 100 * place + seed)
         for matching, (place, gamma), seed in itertools.product(
             MATCHINGS, enumerate(GAMMAS), range(3)
         )
@@ -88,7 +84,7 @@ def with_wide(rows: Rows) -> list[Row]:
 
 
 RUNS = {"width-or-scale": curve_study("width 128 matched to width 400 in two ways", narrow,
-                                      witnesses)}  # fmt: skip
+                                      witnesses, "tiny")}  # fmt: skip
 CLAIMS = [
     registered("width-relative-best", "equal relative scale: small weights come to the rule",
         Rise("best_ood", "at_400", runs=("width-or-scale",), where=equal(matching=RELATIVE)),
@@ -134,7 +130,3 @@ def over(rows: Rows, column: str, colour: str, scale: str) -> Figure:
         axes.minorticks_off()
         legend_below(figure, axes, columns=2)
     return figure
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(__file__))

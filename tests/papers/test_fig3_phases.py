@@ -8,9 +8,9 @@ import pytest
 from findings import told
 
 from claims import judge
-from complexity_control import post_models
 from complexity_control.fig3_phases import CLAIMS, in_range
 from complexity_control.fig4_masks import mask_drawing
+from drawing import drawn_models
 from effects import Row
 from studies import Data
 
@@ -65,10 +65,16 @@ def test_a_mask_cuts_what_leaves_the_hidden_token() -> None:
     assert len(cut) == 2  # a layer each
 
 
-def test_the_models_of_a_figure_have_one_layout_and_the_phase_of_their_name() -> None:
-    phases = ("memorizing", "composite", "symmetric", "inferential")
-    runs = post_models(Data(), *phases)
+@pytest.mark.parametrize(("paper", "phases", "width"), [
+    ("complexity_control", ("memorizing", "composite", "symmetric", "inferential"), None),
+    ("neurips", ("inferential", "symmetric"), 128),
+])  # fmt: skip
+def test_the_models_of_a_figure_have_one_layout_and_the_phase_of_their_name(
+    paper: str, phases: tuple[str, ...], width: int | None
+) -> None:
+    runs = drawn_models(Data(), paper, *phases)
     assert tuple(run.phase for run in runs) == phases
     assert {run.config.model.normalization for run in runs} == {"post"}
     assert {run.config.model.n_layers for run in runs} == {2}
     assert len({run.config.task for run in runs}) == 1
+    assert width is None or {run.config.model.d_model for run in runs} == {width}

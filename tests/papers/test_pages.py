@@ -59,7 +59,7 @@ def test_the_pages_have_the_tables_numbers(
     kept["rules"] = [RuleScore(**rule) for rule in kept["rules"]]
     kept["disagreements"] = [Disagreement(**one) for one in kept["disagreements"]]
     if not anew:
-        monkeypatch.setattr(verdict, "_score", lambda _: VerdictScore(**kept))
+        monkeypatch.setattr(verdict, "score", lambda _: VerdictScore(**kept))
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
         assert pages.filled(text) == text, f"{path.name}: run python experiments/ledger.py"
@@ -85,4 +85,4 @@ def test_an_archived_claim_keeps_its_last_result_and_an_unknown_part_is_named(pa
     assert pages.verdict("fig2-gives-way") == row["verdict"] == "withdrawn"
     assert pages.claim("fig2-gives-way").startswith("withdrawn, +0.28 [")
     with pytest.raises(ConfigError, match="the claim n52-values has no part 'post'"):
-        pages.part("n52-values post")
+        pages.verdict("n52-values post")

@@ -149,9 +149,9 @@ def test_runs_for_a_gpu_are_left_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(studies, "sweep", None)  # nothing is trained
-    path = tmp_path / "tiny" / "solutions.csv"
+    path = tmp_path / "wide" / "solutions.csv"
     path.parent.mkdir()
-    table = (TABLES / "tiny" / "solutions.csv").read_text().replace(",done,", ",diverged,", 1)
+    table = (TABLES / "wide" / "solutions.csv").read_text().replace(",done,", ",diverged,", 1)
     path.write_text(table)
     assert gather(["solutions"], tmp_path / "out", tmp_path) == []
     assert path.read_text() == table
@@ -167,12 +167,18 @@ def test_a_line_of_another_study_is_not_lost(gathered: Path, tmp_path: Path, mic
 
 
 def test_the_committed_tables_hold_the_runs_of_their_studies() -> None:
-    """Every run, in order, but of studies that were stopped and figure 2's curves."""
+    """Every run, in order, but of studies that were stopped and figure 2's curves.
+
+    Those in the folder ``wide`` have the paper's width, the others have not.
+    """
     data = Data()
     for name, study in known().items():
-        if study.folder == "tiny" and name in data:
+        configs = study.sweep().configs()
+        widths = {getattr(config.model, "d_model", None) for config in configs.values()}
+        assert (widths == {400}) == (study.folder == "wide"), name
+        if study.train is None and name in data:
             rows = [row["run_id"] for row in data[name]]
-            assert rows == list(study.sweep().configs()), name
+            assert rows == list(configs), name
             assert {row["status"] for row in data[name]} <= {"done", "diverged"}
 
 
@@ -207,7 +213,7 @@ def test_a_row_with_the_needed_columns_is_enough_and_a_tasks_fields_are_numbers_
     (table_text()[:-5] + "\n", "Expected 16 columns, got 15"),
     (table_text(seed="many"), "conversion error to int64: invalid value 'many'"),
     (table_text()[:-1] + ",2\n", "Expected 16 columns, got 17"),
-    (table_text().replace("\n", ",seed\n", 1)[:-1] + ",2\n", "the column seed twice"),
+    (table_text().replace("\n", ",seed\n", 1)[:-1] + ",2\n", "the column 'seed' occurs twice"),
     (table_text() + table_text().split("\n")[1] + "\n", "the run x is there twice"),
     (table_text(seed="1" * 400), "conversion error to int64: invalid value"),
 ])  # fmt: skip

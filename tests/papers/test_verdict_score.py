@@ -163,7 +163,7 @@ def test_a_number_out_of_range_names_its_run(runs: list[Row]) -> None:
 @pytest.mark.slow
 def test_the_committed_score_follows_from_the_committed_tables(data: Data) -> None:
     """The evidence is what the tables say, on this machine too."""
-    found = verdict.score(data)
+    found = verdict.score(data.tables)
     assert dataclasses.asdict(found)["confusion"] == KEPT["confusion"]
     assert (found.left_out, sum(found.n.values())) == (KEPT["left_out"], sum(KEPT["n"].values()))
     assert found.left_out + sum(found.n.values()) == len(verdict.kinds(data)["judge"])
