@@ -1,10 +1,9 @@
-"""Draws a figure from the tables and judges its claims.
+"""What a figure's script does when it is run: train, draw, judge.
 
-``python experiments/figure.py neurips/fig2_solutions`` writes the picture and prints the verdicts;
-``--train`` first trains and measures what the tables lack. A figure's file, such as
-``experiments/neurips/fig2_solutions.py``, has ``CLAIMS`` (:mod:`claims`), ``RUNS``
-(:mod:`studies`) and ``draw``, which takes the tables and returns rows of panels, each with its
-title, which has the paper's letter.
+``python experiments/neurips/fig2_solutions.py`` draws the figure from the tables and prints the
+verdicts on its claims; ``--train`` first trains and measures what the tables lack. A script has
+``CLAIMS`` (:mod:`claims`), ``RUNS`` (:mod:`studies`) and ``draw``, which takes the tables and
+returns rows of panels, each with its title, which has the paper's letter.
 """
 
 import argparse
@@ -26,12 +25,12 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; --help lists the options")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says; the exit code is 1 if a run failed."""
-    parser = _Parser("figure", description=__doc__, allow_abbrev=False)
+def main(file: str, arguments: Sequence[str] | None = None) -> int:
+    """Do what a script's command line says; the exit code is 1 if a run failed."""
+    name = "/".join(Path(file).resolve().with_suffix("").parts[-2:])
+    script = scripts()[name]
+    parser = _Parser(Path(file).name, description=script.__doc__, allow_abbrev=False)
     add = parser.add_argument
-    which = f"a figure or question, or the path of its file: {', '.join(scripts())}"
-    add("name", type=_name, choices=scripts(), metavar="NAME", help=which)
     add("--train", action="store_true", help="first train and measure what the tables lack")
     add("--out", type=Path, default=Path("runs/papers"), help="folder of the runs (runs/papers)")
     add("--tables", type=Path, default=TABLES, help="tables of the runs (experiments/tables)")
@@ -43,32 +42,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         asked = parser.parse_args(arguments)
-        script, lacking = scripts()[asked.name], list[str]()
-        claims = claims_of(script)
+        claims, lacking = claims_of(script), list[str]()
         if asked.train:
             studies = [*getattr(script, "RUNS", ()), *(s for c in claims for s in c.effect.runs)]
             engine = LocalEngine(asked.workers, asked.device)
             lacking = train([*dict.fromkeys(studies)], asked.out, asked.tables, engine)
         data = Data(asked.tables, [load(folder) for folder in asked.runs])
-        figure = output_folder(asked.figures, "the figure") / f"{asked.name}.png"
+        figure = output_folder(asked.figures, "the figure") / f"{name}.png"
         panels = script.draw(data)
         write_output(figure, montage(panels))
         write_output(figure.with_suffix(".pdf"), pages(panels))
-        for name, judged in judge_all(data, [claim.name for claim in claims]).items():
+        for claim, judged in judge_all(data, [claim.name for claim in claims]).items():
             numbers = "; ".join(filter(None, (effect_text(judged), runs_text(judged))))
-            print(f"{name}: {judged.verdict}{numbers and f' ({numbers})'}")
+            print(f"{claim}: {judged.verdict}{numbers and f' ({numbers})'}")
         print(f"figure: {figure}")
         if lacking:
             say(f"{len(lacking)} runs failed or lack a measurement, such as {lacking[0]}; give the "
                 "command again")  # fmt: skip
         return 1 if lacking else 0
 
-    return exit_code("figure", work)
-
-
-def _name(text: str) -> str:
-    return "/".join(Path(text).with_suffix("").parts[-2:])
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    return exit_code(Path(file).stem, work)

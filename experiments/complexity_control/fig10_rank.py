@@ -7,14 +7,20 @@ The paper shows one matrix of cosines a cell and seed; this shows their mean abs
 seeds, which is what the claim is about. The runs are those of figure 3 (``fig3_phases.py``).
 """
 
+import sys
+from pathlib import Path
+
 import numpy as np
 from matplotlib.figure import Figure
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.pages.style import panel
 from claims import Claim
 from common import Panels
 from complexity_control import AT_EQUAL_DECAY, KNOWN_PRE, over
 from effects import Trend, values_of
+from figure import main
 from studies import Data
 
 _GREATER = (
@@ -69,3 +75,7 @@ def grid(data: Data) -> Figure:
         axes.set(xlabel="gamma", ylabel="weight decay")
         figure.colorbar(image, ax=axes, label="condensation of W_Q L0, W_Q(1) in the paper")
     return figure
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

@@ -11,8 +11,12 @@ of two layers of one head (ten layers of ten heads in the paper).
 
 import itertools
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.pages.diagram_curves import along_axis
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
@@ -21,6 +25,7 @@ from common import Panels
 from complexity_control import AT_EQUAL_DECAY, IN_PRE, KNOWN_PRE, holding, over, plane
 from drawing import by_phase
 from effects import Difference, Effect, Finding, Mean, Row, Rows, Test, grouped
+from figure import main
 from random_settings import INFERENTIAL, MEMORIZING, PHASE_2
 from random_settings import RUNS as RANDOM
 from studies import Data, Study, diagram
@@ -124,3 +129,7 @@ def draw(data: Data) -> Panels:
         [("phase of every run of this grid", phase_map(whole)),
          ("random settings", by_phase(runs, numbers))],
     ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

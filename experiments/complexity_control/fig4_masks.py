@@ -10,10 +10,14 @@ one head, width 64 to 128 (400 in the paper).
 """
 
 import itertools
+import sys
+from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.analysis.clusters import key_mask_clusters
 from anchor_interp.analysis.similarity import block_similarity
@@ -23,6 +27,7 @@ from claims import Claim
 from common import Panels
 from complexity_control import POST_RUNS
 from drawing import drawn_models, legend, runs_by_phase, titled
+from figure import main
 from random_settings import (
     COMPOSITE,
     IN_CONTROL,
@@ -117,3 +122,7 @@ def mask_drawing(hidden: int) -> Figure:
         axes.spines[["left", "bottom"]].set_visible(False)
         legend(figure, [Line2D([], [], color="#D55E00", ls="--", label="set to 0")])
     return figure
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

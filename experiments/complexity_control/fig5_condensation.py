@@ -12,7 +12,11 @@ settings, pre-LayerNorm.
 """
 
 import math
+import sys
 from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import TASKS, Affine, Anchor
 from anchor_interp.pages.diagram_maps import rank_map
@@ -29,6 +33,7 @@ from complexity_control import (
 )
 from drawing import by_phase, condensed, drawn_models, embedded, runs_by_phase, strips, titled
 from effects import Alike, Difference, Row, Rows, equal, value_of, values_of
+from figure import main
 from measures import rank_share
 from random_settings import IN_CONTROL, INFERENTIAL, KNOWN, MEMORIZING, PHASE_2, STRATUM, between
 from studies import Data, Grid, Study, override
@@ -151,3 +156,7 @@ def draw(data: Data) -> Panels:
                          for n in (2, 3, 4, 5)}, "closeness beyond smooth (z)", reference=0))
          for title, anchors in steps],
     ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

@@ -6,12 +6,16 @@ achieves robust compositional generalization." The network is a U-Net that draws
 combinations right are compared, 0.9 of them or more.
 """
 
+import sys
 from itertools import combinations
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.pages.style import INK, QUALITATIVE, panel
 from claims import Claim
@@ -23,6 +27,7 @@ from concepts.figures import tiled
 from concepts.pictures import bits_of, every_node
 from concepts.presets import TASKS
 from effects import Difference, equal, grouped, values_of
+from figure import main
 from ledger import table
 from studies import Data, Grid, Study, override
 
@@ -140,3 +145,7 @@ def concepts_table(data: Data) -> str:
 
 
 TABLES = {"concepts": concepts_table}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

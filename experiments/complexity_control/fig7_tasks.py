@@ -15,13 +15,17 @@ The five seeds did not bear this out: 0.92 and 0.75 with 24,155 examples.
 """
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from matplotlib.figure import Figure
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import effects
 from anchor_interp.pages.style import INK, QUALITATIVE, legend_below, panel, plain_ticks
@@ -30,6 +34,7 @@ from claims import Claim, registered
 from common import Panels
 from complexity_control import span
 from effects import Difference, Number, Row, Rows, Test, equal, grouped, values_of
+from figure import main
 from ledger import table
 from measures import log_steps
 from studies import Data, Grid, Study, override, preset
@@ -334,3 +339,7 @@ def corners_table(data: Data) -> str:
 
 
 TABLES = {"corners": corners_table}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

@@ -9,11 +9,15 @@ too.
 """
 
 import math
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.analysis.statistics import Floats
 from anchor_interp.pages.style import QUALITATIVE, panel
@@ -21,6 +25,7 @@ from claims import Claim
 from common import Panels
 from complexity_control import span
 from effects import Difference, Row, Rows, equal, grouped, number_of, values_of
+from figure import main
 from ledger import table
 from measures import CURVE, CURVE_POINTS
 from studies import Data, Grid, Study, override, preset
@@ -144,3 +149,7 @@ def language_table(data: Data) -> str:
 
 
 TABLES = {"language": language_table}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

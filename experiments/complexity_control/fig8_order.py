@@ -11,12 +11,16 @@ Our runs are post-LayerNorm, as the figure's models are: two layers of width 128
 
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import RunConfig
 from anchor_interp.analysis.statistics import mean_interval
@@ -30,6 +34,7 @@ from complexity_control import CONTROL, LARGE, SMALL
 from drawing import HOLLOW, legend, over_depth, strip, strips
 from drawing import SMALL as BLUE
 from effects import Difference, Mean, Row, Rows, equal, number_of, values_of
+from figure import main
 from learning_order import Detection, detection
 from ledger import table
 from studies import Data, Grid, Study, override
@@ -242,3 +247,7 @@ def _mean_of(values: Sequence[float]) -> str:
 
 
 TABLES = {"noise": noise_table}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

@@ -4,7 +4,11 @@ Training on zero-hop identities is said to make two-hop answers generalise. Here
 of whose pairs are seen, adds 0; other runs have one that adds 3 or 17 in its place, or none.
 """
 
+import sys
 from collections.abc import Iterable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import TASKS, Affine, Anchor, AnchorTask
 from anchor_interp.tasks.rules import PAPER_ANCHORS
@@ -12,6 +16,7 @@ from claims import registered
 from common import Panels
 from drawing import strips
 from effects import Difference, Rise, Row, among, grouped, values_of
+from figure import main
 from studies import Data, Grid, Study, override, preset
 
 Values = tuple[float, ...]
@@ -93,3 +98,7 @@ def draw(data: Data) -> Panels:
     heads = list(CONDITIONS | FAR)  # a colour a condition in every panel
     drawn = strips(found, "OOD accuracy", reference=0.5, shares=True, heads=heads)
     return [*panels, [("gamma 0.7, weight decay 0.01, other seeds", drawn)]]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

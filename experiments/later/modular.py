@@ -5,11 +5,15 @@ numbers modulo 59; training has half of all pairs, and the others are asked afte
 decay and the decay of a window are tuned apart, on runs that judge nothing.
 """
 
+import sys
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import anchor_interp as ai
 from anchor_interp import RunConfig
@@ -21,6 +25,7 @@ from common import Panels
 from complexity_control import CONTROL
 from drawing import strips
 from effects import Row, among, values_of
+from figure import main
 from later.windows import LITTLE, LR, QUARTERS, STEPS, WARMUP, NotWorse, quarter, window
 from studies import Data, Grid, Study, override
 
@@ -116,3 +121,7 @@ def draw(data: Data) -> Panels:
              for name in arms()}  # fmt: skip
     drawn = strips(found, "accuracy", reference=0.5, shares=True)
     return [[("pairs that training leaves out", drawn)]]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

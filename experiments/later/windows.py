@@ -9,11 +9,15 @@ and 1 in a window; the rate is constant, so equal windows have equal sums of dec
 PYTHONPATH ``python -m evidence.pictures RUN@500 RUN@1000 ... --out PICTURE`` draws its checkpoints.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from statistics import mean
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import RunConfig
 from claims import registered
@@ -21,6 +25,7 @@ from common import Panels
 from complexity_control import CONTROL
 from drawing import strips
 from effects import Difference, Finding, Mean, Rise, Row, Rows, among, grouped, values_of
+from figure import main
 from studies import Data, Grid, Study, override
 
 STEPS, LR, LITTLE, MUCH = 3_000, 1e-3, 0.01, 1.0
@@ -175,3 +180,7 @@ def draw(data: Data) -> Panels:
             drawn = strips(found, "OOD accuracy", reference=0.5, shares=True, heads=heads)
             panels.append([(f"gamma {gamma:g}, {what}", drawn)])
     return panels
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

@@ -11,13 +11,17 @@ of runs that have fitted.
 """
 
 import itertools
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import RunConfig
 from anchor_interp.pages import style
@@ -28,6 +32,7 @@ from claims import registered
 from common import Panels, spread
 from curves import FITTED, by_run, curve_study, read_curves
 from effects import Difference, Mean, Rise, Row, Rows, equal, grouped
+from figure import main
 from ledger import table
 from neurips import PAPER, at_rate, until_fitted
 from studies import Data, Study, diagram, override
@@ -279,3 +284,7 @@ def answers_table(data: Data) -> str:
 
 
 TABLES = {"figure2": answers_table}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

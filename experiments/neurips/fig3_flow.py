@@ -11,7 +11,12 @@ drawn is a packaged one; those from large weights often take another route. A sh
 effect takes the route of the figure and 0 where it takes none of it.
 """
 
+import sys
+from pathlib import Path
+
 from matplotlib.figure import Figure
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.analysis.clusters import pair_clusters
 from anchor_interp.analysis.flow import information_flow
@@ -22,6 +27,7 @@ from anchor_interp.tasks.sequences import PROBE
 from claims import Claim
 from common import Panels
 from drawing import drawn_models, runs_by_phase, titled
+from figure import main
 from random_settings import COMPOSITE, IN_NEURIPS, INFERENTIAL, KNOWN, SYMMETRIC, between
 from studies import Data
 
@@ -69,3 +75,7 @@ def draw(data: Data) -> Panels:
     numbers = {"route_symmetric": "symmetric route", "route_inferential": "inferential route",
                "order_first": "order in X_ao L0"}  # fmt: skip
     return [*panels, *runs_by_phase(data, numbers)]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

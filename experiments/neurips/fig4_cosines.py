@@ -11,15 +11,20 @@ the NeurIPS task in post-LayerNorm models of two layers, width 64 to 128.
 
 import itertools
 import math
+import sys
+from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.analysis.similarity import Similarity, answer_similarity, value_similarity
 from anchor_interp.pages.style import INK, frame, panel, signed_map
 from claims import Claim
 from common import Panels
 from drawing import drawn_models, runs_by_phase, titled
+from figure import main
 from random_settings import IN_NEURIPS, INFERENTIAL, KNOWN, RAW, SYMMETRIC, between
 from studies import Data
 
@@ -115,3 +120,7 @@ def triangles(similarity: Similarity, low: Corner, up: Corner, *, centred: bool)
         axes.set_xlabel(f"key; below with ({named[0][1]}), above with ({named[1][1]})", size=9)
         axes.set_ylabel(f"key; below with ({named[0][0]}), above with ({named[1][0]})", size=9)
     return figure
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

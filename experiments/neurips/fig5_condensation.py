@@ -9,10 +9,16 @@ task in post-LayerNorm models of two layers, width 64 to 128; what the captions 
 initialisation together, at the paper's width of 400 (``solutions``).
 """
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from claims import Claim, registered
 from common import Panels
 from drawing import condensed, drawn_models, embedded, runs_by_phase, titled
 from effects import Difference, Row
+from figure import main
 from neurips import until_fitted
 from random_settings import IN_NEURIPS, INFERENTIAL, KNOWN, SYMMETRIC, between, over_gamma
 from studies import Data, Study
@@ -87,3 +93,7 @@ def draw(data: Data) -> Panels:
         *runs_by_phase(data, numbers, "width 400, runs by phase", ("solutions",), strata=False),
         *runs_by_phase(data, numbers),
     ]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

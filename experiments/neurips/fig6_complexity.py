@@ -11,7 +11,11 @@ Drawn and judged for large weights on post-LayerNorm models of two and three lay
 
 import math
 import operator
+import sys
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.tasks import anchor
 from claims import registered
@@ -19,6 +23,7 @@ from common import Panels
 from complexity_control import CONTROL, LARGE, SMALL
 from drawing import over_depth
 from effects import Mean, Row, Rows, never_came
+from figure import main
 from measures import log_steps
 from neurips import at_rate
 from random_settings import NARROW
@@ -103,3 +108,7 @@ def draw(data: Data) -> Panels:
         (f"{size} initialisation, gamma {gamma:g}",
          over_depth([row for row in rows if row["gamma"] == gamma])) for size, gamma in sizes
     ]]  # fmt: skip
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

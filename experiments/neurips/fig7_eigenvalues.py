@@ -8,17 +8,22 @@ give at this width. Judged on random settings of the NeurIPS task in post-LayerN
 layers, width 64 to 128; the runs of figure 5 (``solutions``) have the paper's width.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.pages.style import panel
 from claims import Claim
 from common import Panels
 from drawing import drawn_models, runs_by_phase, titled
+from figure import main
 from random_settings import IN_NEURIPS, KNOWN, over_gamma
 from studies import Data
 
@@ -66,3 +71,7 @@ def spectra(lines: Mapping[int, Sequence[float]]) -> Figure:
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=8)
     return figure
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

@@ -6,13 +6,17 @@ examples, among runs that have fitted (``complexity_control/fig6_concepts.py``, 
 """
 
 import math
+import sys
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import norm
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.analysis import statistics
 from anchor_interp.analysis.statistics import POWER, Floats, permutation_p
@@ -22,6 +26,7 @@ from claims import Claim
 from common import Panels
 from complexity_control.fig7_tasks import FITTED, at_random, square
 from effects import Effect, Finding, Number, Row, Rows, finding_of, having, values_of, varied
+from figure import main
 from ledger import table
 from measures import rank_share
 from random_settings import RUNS as RANDOM
@@ -224,3 +229,7 @@ def tasks_table(data: Data) -> str:
 
 
 TABLES = {"across-tasks": tasks_table}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

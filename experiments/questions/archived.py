@@ -5,10 +5,14 @@ trained again. ``rates`` is a figure of a later version of the NeurIPS paper. Ru
 memorize at a weight decay of 0.01 and infer at 1.
 """
 
+import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import AnchorTask, Override, Table
 from common import Panels
@@ -16,6 +20,7 @@ from complexity_control import CONTROL
 from complexity_control.fig8_order import noise
 from drawing import strips
 from effects import Row, grouped, never_came, values_of
+from figure import main
 from studies import Data, Grid, Study, override
 
 SEEDS = tuple(range(400, 405))
@@ -87,3 +92,7 @@ def _change(row: Row) -> str:
     if row.get("branch_weight_decay") is not None:
         return f"{title}\n{row['branch_weight_decay']:g} from\n{row['branch_step']}"
     return f"{title}\nlr / {row['lr'] / row['branch_lr']:g}\nfrom {row['branch_step']}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

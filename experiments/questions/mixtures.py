@@ -5,10 +5,16 @@ key at one position; a run is a mixture if no function holds in nine of ten cell
 random settings of both tasks, post-LayerNorm.
 """
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from claims import registered
 from common import Panels
 from drawing import strips
 from effects import Mean, equal, grouped, values_of
+from figure import main
 from random_settings import RAW
 from studies import Data
 
@@ -30,3 +36,7 @@ def draw(data: Data) -> Panels:
         values = {task: values_of(rows, name) for (task,), rows in tasks}
         panels.append((label, strips(values, label, reference=0.5)))
     return [panels]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

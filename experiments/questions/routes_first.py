@@ -1,18 +1,24 @@
 """Does the inferential route come before the answers by the rule?
 
-Four settings that infer, five seeds each; the route is measured on seen pairs alone.
+Settings that infer; the route is measured on seen pairs alone. Eight fresh seeds judge, in three of
+four settings: in the fourth no run of five seeds took the route.
 """
 
 import math
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 from matplotlib.figure import Figure
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.pages.style import INK, panel
 from claims import registered
 from common import Panels
 from drawing import GROUPS, strips
 from effects import Mean, Row, Rows, among, having, values_of
+from figure import main
 from studies import Data, Grid, Study, override, preset
 
 SETTINGS = {
@@ -46,11 +52,9 @@ def lead(row: Row) -> float | None:
 
 
 CLAIMS = [
-    registered("routes-first", "the route, where taken, precedes the answers",
-               Mean(lead, runs=("routes-first",)),
-               note="Six runs never take it: all five of four layers, one post-LayerNorm.",
-               takes="More seeds: sign flips of five have no p below 0.0625. Eight are written "
-               "down as `routes-first-again`."),
+    registered("routes-first-again", "the route, where taken, precedes the answers",
+               Mean(lead, runs=("routes-again",)), name="routes-first",
+               note="In three settings; in a fourth, of four layers, no earlier run took the route."),
 ]  # fmt: skip
 
 
@@ -65,7 +69,7 @@ def setting(row: Row) -> str:
 
 def draw(data: Data) -> Panels:
     """The steps of both in every run, and the log ratio by setting."""
-    rows = data.rows("routes-first")
+    rows = data.rows("routes-first", "routes-again")
     names = {name: name.replace(" seq", "\nseq").replace(", 4", ",\n4") for name in SETTINGS}
     found = {shown: values_of(filter(among(setting, name), rows), lead)
              for name, shown in names.items()}  # fmt: skip
@@ -86,3 +90,7 @@ def both(rows: Rows) -> Figure:
         axes.axline((low, low), (high, high), color=INK, linewidth=0.8, linestyle=":")
         axes.set(xlabel="step of the inferential route", ylabel="step of the answers by the rule")
     return figure
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

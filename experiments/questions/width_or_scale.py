@@ -11,9 +11,13 @@ product of their two is matched. All runs have two layers, one head and 12,000 s
 import itertools
 import math
 import operator
+import sys
+from pathlib import Path
 from statistics import mean
 
 from matplotlib.figure import Figure
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import ModelConfig, RunConfig
 from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, legend_below, panel
@@ -22,6 +26,7 @@ from claims import registered
 from common import Panels
 from curves import by_run, curve_study
 from effects import Rise, Row, Rows, equal
+from figure import main
 from neurips import PAPER, at_rate
 from studies import Data
 
@@ -130,3 +135,7 @@ def over(rows: Rows, column: str, colour: str, scale: str) -> Figure:
         axes.minorticks_off()
         legend_below(figure, axes, columns=2)
     return figure
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(__file__))

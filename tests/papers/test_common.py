@@ -63,13 +63,13 @@ def test_a_script_draws_prints_and_names_a_missing_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An exit code of 0, a picture and the verdicts; of 2 or more and one line without tables."""
+    script = str(Path(figure.__file__).parent / "neurips" / "fig6_complexity.py")
     monkeypatch.setattr(figure, "judge_all", lambda data, _: judge(CLAIMS, data))
-    assert figure.main(["neurips/fig6_complexity", "--figures", str(tmp_path)]) == 0
+    assert figure.main(script, ["--figures", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "complexity-large: not supported" in out
     assert (tmp_path / "neurips" / "fig6_complexity.png").read_bytes().startswith(b"\x89PNG")
     empty = tmp_path / "empty"
     empty.mkdir()
-    script = str(Path(figure.__file__).parent / "neurips" / "fig6_complexity.py")
-    assert figure.main([script, "--tables", str(empty), "--figures", str(tmp_path)]) != 0
+    assert figure.main(script, ["--tables", str(empty), "--figures", str(tmp_path)]) != 0
     assert "no table of the study complexity-post; run this with --train" in capsys.readouterr().err
