@@ -54,7 +54,7 @@ def lead(row: Row) -> float | None:
 CLAIMS = [
     registered("routes-first-again", "the route, where taken, precedes the answers",
                Mean(lead, runs=("routes-again",)), name="routes-first",
-               note="In three settings; in a fourth, of four layers, no earlier run took the route."),
+               note="In three settings; in a fourth, of four layers, no run took the route."),
 ]  # fmt: skip
 
 
