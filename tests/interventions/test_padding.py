@@ -223,6 +223,20 @@ def test_twins_and_aligned_examples_have_one_length() -> None:
     assert aligned_examples(mixed).inside.sum(1).tolist() == [4] * 8
 
 
+def test_rows_that_all_differ_in_length_lose_patching_alone() -> None:
+    tokens, model = np.random.default_rng(0).integers(1, 100, (8, 9)), random_model("pre")
+    mask = np.arange(9) >= np.arange(8)[:, None]
+    each = ai.Examples(tokens, np.arange(20, 28), attention_mask=mask)
+    found = ai.analyze_model(model, each, quiet=True)
+    assert "patching: 'masked padding' is elsewhere in" in " ".join(found.left_out)
+    zero = ai.EdgeAblation(model, each, "zero", parts="edges")
+    cut = np.ones((1, *zero.reachable.shape), bool) & zero.reachable
+    cut[:, 0] = False
+    alone = [ai.EdgeAblation(model, each[i : i + 1], "zero", parts="edges") for i in range(8)]
+    expected = np.mean([own.measure(cut) for own in alone], 0)
+    np.testing.assert_allclose(zero.measure(cut), expected, rtol=0, atol=1e-10)
+
+
 def test_a_circuit_of_padded_examples_has_no_edge_of_padding() -> None:
     model = random_model("pre", n_layers=2, n_heads=1)
     tokens = np.random.default_rng(0).integers(1, 100, (6, 6))

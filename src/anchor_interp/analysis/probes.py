@@ -172,19 +172,20 @@ def find_twins(examples: Examples, *, seed: int) -> ExamplePairs:
     """Twins of the first examples; a wrong answer is the twin's if the examples have none."""
     if examples.answers is None:
         raise ConfigError("the examples have no answers; give Examples(tokens, answers)")
-    where = np.stack([examples.at, *examples.places.values(), *examples.unread.T])
-    order = np.random.default_rng(seed).permutation(len(examples))
-    order = order[np.lexsort(where[:, order])]  # equal places stand together
-    other = np.empty_like(order)
-    other[order] = np.roll(order, -1)
-    theirs, alike = examples.answers[other], (where == where[:, other]).all(0)
-    wrong = theirs if examples.wrong is None else examples.wrong
-    kept = np.flatnonzero(alike & (examples.answers != [theirs, wrong]).all(0))[:MOST]
-    if not len(kept):
-        same = " and ".join(("last", *examples.places))
-        two = f"no two examples with different answers have {same} at the same positions"
-        raise ConfigError(f"{two} (or their wrong answers are right); give more, or fewer places")
-    return examples[kept], examples[other[kept]], np.stack([examples.answers, wrong], 1)[kept]
+    answers, places = examples.answers, np.stack([examples.at, *examples.places.values()])
+    shuffled = np.random.default_rng(seed).permutation(len(examples))
+    for where in (np.vstack([places, examples.unread.T]), places):  # of one length, if there are
+        order = shuffled[np.lexsort(where[:, shuffled])]  # equal places stand together
+        other = np.empty_like(order)
+        other[order] = np.roll(order, -1)
+        theirs, alike = answers[other], (where == where[:, other]).all(0)
+        wrong = theirs if examples.wrong is None else examples.wrong
+        kept = np.flatnonzero(alike & (answers != [theirs, wrong]).all(0))[:MOST]
+        if len(kept):
+            return examples[kept], examples[other[kept]], np.stack([answers, wrong], 1)[kept]
+    same = " and ".join(("last", *examples.places))
+    two = f"no two examples with different answers have {same} at the same positions"
+    raise ConfigError(f"{two} (or their wrong answers are right); give more, or fewer places")
 
 
 def patched_examples(model: HookedTransformer, twins: ExamplePairs) -> tuple[PatchResult, float]:

@@ -172,7 +172,7 @@ class EdgeAblation(Readable):
         else:
             length, mlps = self.tokens.shape[1], parts != "edges"
             self.reachable = reachable_edges(model, length, read=self.at, mlps=mlps)
-            hidden = examples.unread[0]  # padding sends and receives nothing
+            hidden = examples.unread.all(0)  # padding sends and receives nothing
             self.reachable[..., hidden] = self.reachable[..., hidden, :] = False
         # rows are computed in an order of theirs, so that no rounding depends on the given one
         order, place = order_of(examples)
@@ -261,7 +261,7 @@ class EdgeAblation(Readable):
     def _aligned(self, sequences: Inputs) -> Examples:
         """Examples; ConfigError if a position that counts does not mean the same in all."""
         examples = as_examples(sequences)
-        if (examples.unread != examples.unread[0]).any():
+        if self.ablation != "zero" and (examples.unread != examples.unread[0]).any():
             raise ConfigError("masked padding is elsewhere in some rows; take rows of one length")
         places = examples.places if self._by_place else {}
         for name, where in {"last": examples.at, **places}.items():
@@ -325,7 +325,7 @@ class EdgeAblation(Readable):
                 there, here = ", ".join(donors.names), ", ".join(self.roles)
                 raise ConfigError(f"the references have the positions {there}; expected {here}")
             if not np.array_equal(donors.unread[0], self._examples.unread[0]):
-                raise ConfigError("masked padding is elsewhere in the references; take others")
+                raise ConfigError("references have masked padding elsewhere; take some as long")
             theirs, at = order_of(donors)
             outputs = self._outputs(donors[theirs])
             around = np.arange(max(len(order), len(donors)))

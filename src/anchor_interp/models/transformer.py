@@ -172,7 +172,7 @@ def check_dropout(model: nn.Module) -> None:
 def check_causal(model: HookedTransformer) -> None:
     """Raise a ConfigError if a position of the model can attend to later ones."""
     check_model(model)
-    if _looks_ahead(model) or model.cfg.attention_dir != "causal":
+    if (not has_hooks(model) and _looks_ahead(model)) or model.cfg.attention_dir != "causal":
         raise ConfigError("the model's attention is bidirectional; expected causal attention")
 
 
@@ -182,7 +182,7 @@ def _looks_ahead(bridge: Any) -> bool:
     """Whether the first of two tokens gets other logits if the second changes (BERT)."""
     pairs = torch.tensor([[0, 0], [0, 1]], device=device(bridge))
     one, other = (bridge(pair[None])[0, 0] for pair in pairs)
-    rounding = 100 * torch.finfo(one.dtype).eps  # of experts, which get other tokens together
+    rounding = 100 * torch.finfo(one.dtype).eps * any("expert" in x for x in bridge.state_dict())
     return bool((one - other).abs().amax() > rounding * one.abs().amax())
 
 

@@ -201,7 +201,7 @@ class Examples(Readable):
 
     @property
     def unread(self) -> Bool[np.ndarray, "n pos"]:
-        """Where the attention mask hides a position before the last answer."""
+        """Where the attention mask hides a position up to the last answer's."""
         before = np.arange(self.tokens.shape[1]) <= self.at[:, None]
         return before & (False if self.attention_mask is None else ~self.attention_mask)
 
@@ -374,8 +374,8 @@ def check_aligned(**named: Examples) -> None:
     shared = {name: at != b.places[name] for name, at in a.places.items() if name in b.places}
     for place, other_at in (elsewhere | shared).items():
         if n := other_at.sum():
-            where = f"elsewhere in {n} of {len(a)} {other} examples; pair rows whose places agree"
-            raise ConfigError(f"{place!r} is {where}")
+            where = f"elsewhere in {n} of {len(a)} {other} examples"
+            raise ConfigError(f"{place!r} is {where}; pair rows whose places and masks agree")
 
 
 def _mask(given: Any, shape: tuple[int, ...]) -> Bool[np.ndarray, "n pos"]:
