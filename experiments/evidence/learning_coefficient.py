@@ -96,8 +96,10 @@ def report(rows: Sequence[Row]) -> dict[str, object]:
         values = [median(row[name] for row in mine) for name in ("coefficient", *SHARES)]
         lines.append([phase, str(n), *(f"{value:.3g}" for value in values)])
     areas = {name: area(judged, name) for name in SHARES}
+    two = [row for row in judged if row["phase"] in ("symmetric", "inferential")]
+    beside = [area(two, name) for name in SHARES]
     found = {"difference": effect, "interval": [low, high], "verdict": verdict, "areas": areas,
              "n": len(judged), "runs": list(rows)}  # fmt: skip
     return {"data": found, "verdict": verdict.capitalize(), "n": len(judged), "areas": areas,
-            "effect": effect, "low": low, "high": high, "least": LEAST,
+            "beside": beside, "effect": effect, "low": low, "high": high, "least": LEAST,
             "table": table(head, lines)}  # fmt: skip
