@@ -228,17 +228,9 @@ def _decide(found: Finding | None, least: float, q: float | None) -> tuple[Verdi
     if found.found is None or q is None:
         return "nothing comparable", "the number does not vary between these runs"
     verdict: Verdict
-    verdict, reason = judge_effect(found.found, least, q)
+    verdict, reason = judge_effect(found.found, least, q, found.with_censored)
     if verdict == "reversed" and found.is_margin:
         return "not supported", f"the interval ends below {least:.2g}: {_MISSED}"
-    other = found.with_censored
-    if other is None:
-        return verdict, reason
-    if verdict == "reversed" and (other.effect >= 0 or other.p > LEVEL):
-        verdict, reason = judge_effect(found.found, least, 1.0)
-    against = verdict == "not supported" and other.effect >= least
-    if against or (verdict == "supported" and other.effect < least):
-        return "inconclusive", f"{other.effect:+.2f} with the runs that did not converge"
     return verdict, reason
 
 

@@ -523,3 +523,22 @@ def test_runs_without_a_cluster_are_no_cluster() -> None:
     found = ai.effect(rows, of="y", on="x", cluster=["seed"])
     assert {why: len(names) for why, names in found.left_out_runs.items()} == {"without seed": 10}
     assert found.found == ai.effect(rows[:20], of="y", on="x", cluster=["seed"]).found
+
+
+def test_runs_that_did_not_converge_and_would_change_a_verdict_leave_it_open() -> None:
+    rows = [row | {"y": row["gamma"] + 0.01 * row["y"]} for row in few_runs()]
+    assert ai.effect(rows, of="y", on="gamma").verdict == "supported"
+    low = [
+        {"run_id": f"low-{i}", "gamma": 0.9 - 0.1 * (i % 2), "y": -9.0, "censored": True}
+        for i in range(12)
+    ]
+    found = ai.effect([*rows, *low], of="y", on="gamma")
+    every = ai.effect([*rows, *(row | {"censored": False} for row in low)], of="y", on="gamma")
+    assert found.with_unfitted == every.found and found.found != every.found
+    assert (found.verdict, found.n, found.left_out) == ("inconclusive", 20, 12)
+    assert f"{every.found.effect:+.2f} with runs that did not converge" in str(found)
+
+
+def test_a_status_of_another_vocabulary_is_refused() -> None:
+    with pytest.raises(ConfigError, match="status is 'finished'; expected done, .*: rename the col"):
+        ai.effect(few_runs(status="finished"), of="y", on="gamma")

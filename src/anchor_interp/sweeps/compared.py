@@ -6,12 +6,13 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import shown
 from anchor_interp.sweeps.columns import (
     CIRCUMSTANCES,
+    RunStatus,
     TableRow,
     Value,
     check_column,
@@ -28,6 +29,7 @@ from anchor_interp.sweeps.folder import read_table
 FEWEST = 5  # runs of a kind, below which nothing is compared
 _YES, _NO = ("true", "yes", "1", "1.0"), ("false", "no", "0", "0.0", "")
 _NAMED = 4  # columns of a row in a warning
+_UNFITTED = ("undertrained", "censored")
 _OF_ROWS = ("", "index", "Unnamed: 0")  # columns in which pandas numbers rows
 _LOGGER = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ class Compared(NamedTuple):
     """The two values of the setting whose runs are compared; None for a correlation."""
     outside: Sequence[tuple[str, str, str]]
     """For each run that is left out: its stratum, why, and its name."""
+    unfitted: Mapping[str, list[TableRow]]
+    """The runs that did not converge and have all values, by stratum."""
 
     def left_out(self, *strata: str) -> dict[str, tuple[str, ...]]:
         """The names of the runs that are left out, by why; of all strata if none is given."""
@@ -48,6 +52,10 @@ class Compared(NamedTuple):
             if not strata or at in strata:
                 names[why].append(name)
         return {why: tuple(some) for why, some in names.items()}
+
+    def with_unfitted(self, stratum: str) -> list[TableRow]:
+        """The runs of a stratum, and those that did not converge."""
+        return [*self.strata[stratum], *self.unfitted.get(stratum, ())]
 
 
 def compared(
@@ -75,12 +83,16 @@ def compared(
         raise ConfigError(f"{of} holds texts; expected the column of a number")
     between = _kinds(counted, on, between)
     names = _names(rows, within)
-    strata: dict[str, list[TableRow]] = defaultdict(list)
-    for row in sorted(counted, key=lambda row: sort_key(row, (on, of, *cluster))):
-        if between is None or row[on] in between:
-            strata[names[sort_key(row, within)]].append(row)
-        else:
+    strata, unfitted = defaultdict[str, list[TableRow]](list), defaultdict[str, list[TableRow]](list)
+    for row in sorted(rows, key=lambda row: sort_key(row, (on, of, *cluster))):
+        at, reason = names[sort_key(row, within)], why[id(row)]
+        asked = between is None or row.get(on) in between
+        if not (reason or asked):
             why[id(row)] = f"of another {label(on)}"
+        elif not reason:
+            strata[at].append(row)
+        elif asked and reason in _UNFITTED and not _lacks(row, (of, on, *cluster)):
+            unfitted[at].append(row)
     enough = {at: strata[at] for at in sorted(strata) if _enough(strata[at], on, between)}
     few = [row for at in strata.keys() - enough.keys() for row in strata[at]]
     why |= dict.fromkeys(map(id, few), "in a stratum with too little to compare")
@@ -89,7 +101,7 @@ def compared(
         for row in rows
         if why[id(row)]
     ]
-    return Compared(enough, between, outside)
+    return Compared(enough, between, outside, unfitted)
 
 
 def _names(rows: Sequence[TableRow], within: Sequence[str]) -> dict[tuple[Any, ...], str]:
@@ -159,10 +171,19 @@ def _rows(table: Any) -> list[TableRow]:
 
 def _why_left_out(row: TableRow, needed: Sequence[str]) -> str:
     """Why a run does not count; empty if it has converged and has the values needed."""
-    if (status := row.get("status", "done")) != "done":
+    status = row.get("status", "done")
+    if status not in (*get_args(RunStatus), None, ""):
+        known = listed([*get_args(RunStatus)])
+        raise ConfigError(f"status is {shown(status)}; expected {known}: rename the column")
+    if status != "done":
         return str(status or "missing")
-    if _is_true(row.get("censored")):
+    if _is_true(row.get("censored")) or row.get("phase") == "undertrained":
         return "undertrained" if row.get("phase", "undertrained") == "undertrained" else "censored"
+    return _lacks(row, needed)
+
+
+def _lacks(row: TableRow, needed: Sequence[str]) -> str:
+    """The first value that a run is without; empty if it has all."""
     return next((f"without {label(n)}" for n in needed if is_missing(row.get(n))), "")
 
 

@@ -250,14 +250,28 @@ def _without(basis: Floats, values: Floats) -> Floats:
     return rest if np.linalg.norm(rest) > ROUNDING * np.linalg.norm(values) else np.zeros_like(rest)
 
 
-def judge_effect(estimate: Estimate, least: float, p: float | None = None) -> tuple[Support, str]:
+def judge_effect(
+    estimate: Estimate, least: float, p: float | None = None, unfitted: Estimate | None = None
+) -> tuple[Support, str]:
     """The verdict on an effect, positive as claimed, and its reason; ``p`` may be an adjusted one.
 
     An effect that is there, by p and by its interval, decides, whichever way it points. Runs that
     could not find the least effect that counts decide nothing else. A least effect of 0 asks for
-    the direction alone.
+    the direction alone. Nothing is decided that ``unfitted``, the effect with the runs that did not
+    converge, would change.
     """
-    p = estimate.p if p is None else p
+    verdict, reason = _judge(estimate, least, estimate.p if p is None else p)
+    if unfitted is None:
+        return verdict, reason
+    if verdict == "reversed" and (unfitted.effect >= 0 or unfitted.p > LEVEL):
+        verdict, reason = _judge(estimate, least, 1.0)
+    against = verdict == "not supported" and unfitted.effect >= least
+    if against or (verdict == "supported" and unfitted.effect < least):
+        return "inconclusive", f"{unfitted.effect:+.2f} with the runs that did not converge"
+    return verdict, reason
+
+
+def _judge(estimate: Estimate, least: float, p: float) -> tuple[Support, str]:
     counts, may_count = (as_large(n, least, size=least) for n in (estimate.effect, estimate.high))
     if p <= LEVEL and counts and estimate.low > 0:
         return "supported", f"at least {least:.2g}, with p <= {LEVEL:g}"
@@ -287,6 +301,8 @@ class Effect:
     left_out: int
     """Runs that do not count, or that nothing can be compared with."""
     found: Estimate | None
+    with_unfitted: Estimate | None
+    """The effect with the runs that did not converge, where these have the number."""
     least: float
     verdict: Support
     reason: str
@@ -310,9 +326,10 @@ class Effect:
         n += "".join(f"\n  {why}: {_some(names)}" for why, names in self.left_out_runs.items())
         if self.found is None:
             return f"{n}\n{self.sentence}"
-        found = self.found
+        found, other = self.found, self.with_unfitted
+        also = f" ({other.effect:+.2f} with runs that did not converge)" if other else ""
         return (
-            f"effect: {self.kind} {found.effect:+.2f} [{found.low:.2f}, {found.high:.2f}]\n"
+            f"effect: {self.kind} {found.effect:+.2f} [{found.low:.2f}, {found.high:.2f}]{also}\n"
             f"p: {found.p:.2g}\n{n}\n"
             f"power: an effect of {found.finds:.2f} is found with {POWER:.0%}; {self.least:g} "
             f"counts\n{self.sentence}"
@@ -335,12 +352,14 @@ def effect(
 
     The effect is Spearman's correlation; with ``between``, or if the setting has two values, it is
     the mean of the number at the second value minus that at the first (the larger minus the
-    smaller). Runs that failed or did not converge are left out. Rows of one ``run_id`` are one run
+    smaller). Runs that failed or did not converge are left out; where the verdict would be another
+    with those that did not converge, it is inconclusive. Rows of one ``run_id`` are one run
     (:func:`anchor_interp.sweeps.compared.distinct_runs`).
 
     Args:
-        table: A sweep folder, its .parquet table, any .csv table, a DataFrame, or rows.
-            ``censored`` may be a text, such as ``no``.
+        table: A sweep folder, its .parquet table, any .csv table, a DataFrame, or rows. Runs that
+            did not converge have ``censored`` (true, yes, 1), those that failed another ``status``
+            than ``done``. Without these columns every row counts.
         of: The column of the number.
         on: The column of the setting, or another column whose values tell runs apart.
         within: Columns in which the runs of a stratum agree.
@@ -362,20 +381,24 @@ def effect(
         y = [row[of] for row in rows]
         return Stratum(np.array(x, np.float64), np.array(y, np.float64), together)
 
+    find = find_rise if kinds else find_trend
+
     def judged(
         strata: Mapping[str, list[TableRow]],
         out: Mapping[str, tuple[str, ...]],
         parts: Mapping[str, Effect],
     ) -> Effect:
-        estimate = (find_rise if kinds else find_trend)(list(map(stratum, strata.values())))
+        estimate, other = find(list(map(stratum, strata.values()))), None
+        if estimate is not None and any(found.unfitted.get(at) for at in strata):
+            other = find([stratum(found.with_unfitted(at)) for at in strata])
         n, n_out = (sum(map(len, some.values())) for some in (strata, out))
         why = ", ".join(f"{len(names)} {why}" for why, names in out.items())
         verdict: Support = "nothing comparable"
         reason = f"a stratum needs {FEWEST} runs{' of either kind' if kinds else ''}; "
         reason += f"{n_out} of {n + n_out} runs are left out" + (f": {why}" if why else "")
         if estimate is not None:
-            verdict, reason = judge_effect(estimate, least)
-        return Effect(of, on, kind, n, n_out, estimate, least, verdict, reason, parts, out)
+            verdict, reason = judge_effect(estimate, least, unfitted=other)
+        return Effect(of, on, kind, n, n_out, estimate, other, least, verdict, reason, parts, out)
 
     each = found.strata.items() if within else ()
     parts = {at: judged({at: rows}, found.left_out(at), {}) for at, rows in each}
