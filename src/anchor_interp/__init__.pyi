@@ -3,6 +3,7 @@
 from ._util.errors import AnchorInterpError as AnchorInterpError
 from ._util.errors import ConfigError as ConfigError
 from .analysis.attribution_patching import attribution_patch as attribution_patch
+from .analysis.circuits import ablate_each as ablate_each
 from .analysis.circuits import prune as prune
 from .analysis.circuits import score_circuit as score_circuit
 from .analysis.edge_attribution import edge_attribution as edge_attribution
@@ -42,6 +43,7 @@ from .models.parameters import decay_groups as decay_groups
 from .models.shapes import InitConfig as InitConfig
 from .models.shapes import ModelConfig as ModelConfig
 from .models.transformer import build_model as build_model
+from .models.transformer_lens import bridge as bridge
 from .realistic.addition import Addition as Addition
 from .realistic.cogs import Cogs as Cogs
 from .realistic.prontoqa import Prontoqa as Prontoqa

@@ -12,6 +12,7 @@ from small_models import FEW_KEYS, LAYOUTS, lens_model, random_model, small_exac
 from torch import Tensor
 from versions import only_3
 
+import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions import edge_ablation
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts, reachable_edges
@@ -259,6 +260,11 @@ def test_heads_and_mlps_are_ablated_as_by_hooks(model: HookedTransformer, way: A
     logits = model.run_with_hooks(bench.tokens, fwd_hooks=hooks)[:, -1]
     chosen = logits.log_softmax(-1)[range(6), bench.answers]
     assert bench.measure(ablated)[2, 0] == pytest.approx(float(chosen.mean()), abs=1e-10)
+    logits = model.run_with_hooks(bench.tokens, fwd_hooks=hooks[:1])[:, -1]
+    row = ai.ablate_each(bench).to_frame().set_index("part").loc["L0H1"]
+    chosen = logits.log_softmax(-1)[range(6), bench.answers]
+    assert row.log_probability == pytest.approx(float(chosen.mean()), abs=1e-10)
+    assert row.accuracy == float((logits.argmax(-1) == bench.answers).double().mean())
 
 
 def test_each_sequence_needs_its_reference() -> None:

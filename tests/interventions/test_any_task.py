@@ -172,17 +172,19 @@ def twelve(places: Any = None) -> ai.Examples:
 def test_the_page_says_how_many_are_patched_and_nothing_of_anchors() -> None:
     model, some = random_model(n_layers=1), twelve()
     logits = ai.last_logits(model, torch.from_numpy(some.tokens))
+    own = logits.argmax(-1).numpy()
     assert some.answers is not None
     for i, row in enumerate(logits):
         some.answers[i] = int(row.argmax())
         logits[:, some.answers[i]] = -torch.inf  # every answer once
-    analysis = ai.analyze_model(model, some, quiet=True)
+    taught = ai.Examples(some.tokens, np.where(np.arange(12) < 9, own, own + 1))
+    analysis = ai.analyze_model(model, some, training=taught, quiet=True)
     page = render_analysis(analysis, [])
     assert analysis.examples is not None
     patches: Any = analysis.examples.patches
     assert len(patches.clean) == 5  # a cycle through the six leaves their group once
     for text in (page, repr(analysis)):
-        assert "patched: 5 of 12 examples" in text
+        assert "rightly, 0.75 of those in training; patched: 5 of 12 examples" in text
     assert "instead of the wrong one that it is given with" in page
     assert not re.search("the twin's\\. They|papers'|split given|L0 noise", page)
     assert {site.position for site in patches.sites} == {0, *range(2, 8), "verb", "last"}

@@ -1,7 +1,6 @@
 """Instruments on a user's TransformerBridge, against the model that it wraps."""
 
 import functools
-import warnings
 from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
@@ -35,7 +34,6 @@ ARCHITECTURES = ("GPT2LMHeadModel", "LlamaForCausalLM", "Gemma2ForCausalLM", "GP
 def wrapped(architecture: str) -> tuple[Any, Any]:
     """A tiny random model of transformers in float64, twice: as a bridge, and as it is."""
     import transformers
-    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
 
     config = {
         "GPT2LMHeadModel": lambda: transformers.GPT2Config(
@@ -66,10 +64,13 @@ def wrapped(architecture: str) -> tuple[Any, Any]:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             models.append(getattr(transformers, architecture)(config).eval().double())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        bridge = build_bridge_from_module(models[0], architecture, hf_config=config)
-    return bridge.eval(), models[1]
+    return ai.bridge(models[0]), models[1]
+
+
+@pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), None], ids=["module", "None"])
+def test_what_no_bridge_exists_for_is_refused(model: Any) -> None:
+    with pytest.raises(ConfigError, match="expected a model of transformers"):
+        ai.bridge(model)
 
 
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "OPTForCausalLM"])

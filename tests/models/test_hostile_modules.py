@@ -254,6 +254,19 @@ def test_only_gpt2_itself_gets_the_names_of_a_hooked_transformer() -> None:
         assert initialize(nano).d_in.tolist()[::2] == [16] * 3
 
 
+def test_queries_keys_and_values_of_nanogpt_are_told_apart() -> None:
+    nano: Any = tree("h.0.attn", make=type("CausalSelfAttention", (nn.Module,), {}))
+    nano.h._modules["0"].attn.c_attn = fused = nn.Linear(16, 48)
+    initialize(nano, ai.InitConfig(0.5, gamma_qk=0.9, gamma_vo=0.2), seed=0)
+    rows = ai.complexity(nano).to_frame().set_index("name")
+    for name, part in zip("qkv", fused.weight.detach().double().split(16), strict=True):
+        largest = torch.linalg.matrix_norm(part, 2)
+        rank = float(part.square().sum() / largest.square())
+        assert rows.loc[f"h.0.attn.c_attn.{name}", "stable_rank"] == pytest.approx(rank, rel=1e-4)
+        gamma = 0.2 if name == "v" else 0.9
+        assert float(part.std()) == pytest.approx(16**-gamma, rel=0.2)
+
+
 @pytest.mark.parametrize(
     "names", ["module", "_orig_mod", "module _orig_mod", "_orig_mod module", "_fsdp_wrapped_module"]
 )

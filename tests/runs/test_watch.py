@@ -99,11 +99,7 @@ def test_padding_before_a_text_moves_no_position_of_a_called_model() -> None:
 @only_4
 @pytest.mark.filterwarnings("ignore")
 def test_a_bridge_answers_as_the_model_that_it_wraps() -> None:
-    from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
-
-    model = own_modules.gpt2().eval()
-    other = own_modules.gpt2().eval()
-    bridge = build_bridge_from_module(other, "GPT2LMHeadModel", hf_config=other.config).eval()
+    model, bridge = own_modules.gpt2().eval(), ai.bridge(own_modules.gpt2())
     own, bridged = (ai.evaluate(each, TASK, n=10) for each in (model, bridge))
     assert own.pair_accuracy == bridged.pair_accuracy
     assert own.stable_rank == pytest.approx(bridged.stable_rank, rel=1e-5)

@@ -534,11 +534,13 @@ def test_runs_that_did_not_converge_and_would_change_a_verdict_leave_it_open() -
     ]
     found = ai.effect([*rows, *low], of="y", on="gamma")
     every = ai.effect([*rows, *(row | {"censored": False} for row in low)], of="y", on="gamma")
-    assert found.with_unfitted == every.found and found.found != every.found
+    assert every.found is not None
+    assert found.with_unfitted == every.found
+    assert found.found != every.found
     assert (found.verdict, found.n, found.left_out) == ("inconclusive", 20, 12)
     assert f"{every.found.effect:+.2f} with runs that did not converge" in str(found)
 
 
 def test_a_status_of_another_vocabulary_is_refused() -> None:
-    with pytest.raises(ConfigError, match="status is 'finished'; expected done, .*: rename the col"):
+    with pytest.raises(ConfigError, match=r"status is 'finished'; expected done, .*: rename"):
         ai.effect(few_runs(status="finished"), of="y", on="gamma")

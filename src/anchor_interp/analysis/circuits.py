@@ -152,6 +152,31 @@ class CircuitScores(Readable):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class AblatedParts(Readable):
+    """What a bench's model still answers without each of its parts."""
+
+    names: tuple[str, ...]
+    ablation: Ablation
+    full: Float[np.ndarray, "3"]
+    """Accuracy, logit difference and log-probability of the whole model."""
+    without: Float[np.ndarray, "3 part"]
+    """The same with one part ablated."""
+
+    def _summary(self) -> str:
+        least = np.argsort(self.without[1])[:3]
+        named = ", ".join(f"{self.names[i]} {self.without[1, i]:.2f}" for i in least)
+        about = f"{len(self.names)} parts, {self.ablation} ablation one by one"
+        return f"{about}; logit difference {self.full[1]:.2f}\nleast without: {named}"
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        for name, (right, difference, log_probability) in zip(
+            self.names, self.without.T.tolist(), strict=True
+        ):
+            yield {"part": name, "accuracy": right, "logit_difference": difference,
+                   "log_probability": log_probability}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class CircuitCurve(Readable):
     """Faithfulness of circuits, each beside random ones of equal size."""
 
@@ -188,6 +213,17 @@ class CircuitCurve(Readable):
                 row |= {name: getattr(self, name)[i], f"{name}_random": drawn.mean()}
                 row |= {f"{name}_best_random": drawn.max()}
             yield row
+
+
+def ablate_each(bench: EdgeAblation) -> AblatedParts:
+    """Ablate every part of a bench by itself: each head and MLP, or each edge.
+
+    ``zero`` and ``mean`` ablation show what all examples share, which resampling keeps.
+    """
+    checked(bench, EdgeAblation, "bench")
+    alone = single_parts(bench.reachable, bench.parts)[1]
+    names = Circuit(bench.reachable, bench.roles, parts=bench.parts).names
+    return AblatedParts(names, bench.ablation, bench.full, bench.measure(alone))
 
 
 def prune(

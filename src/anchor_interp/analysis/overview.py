@@ -60,7 +60,7 @@ from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import run_id
 from anchor_interp.runs.run import Run, load
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.examples import Examples, order_of
+from anchor_interp.tasks.examples import Dataset, Examples, order_of
 
 
 def _routes(subject: Subject) -> RouteScores:
@@ -276,12 +276,15 @@ def _on_examples(subject: Subject, examples: Examples, attempts: _Attempts) -> E
     twins, aligned = find_twins(examples, seed=seed), aligned_examples(examples)
     patches, agreement = attempt("patching", patched_examples, model, twins) or (None, None)
     attribution = attempt("attribution", attribute_logits, model, twins[0], twins[2])
+    own = subject.training
+    trained = own.prompts() if isinstance(own, Dataset) else own
     few = reachable_edges(model, aligned.tokens.shape[1]).sum() <= FEW_EDGES
     parts: Parts = "edges" if few else "heads and MLPs"
     pruning = partial(pruned_on_examples, model, aligned, parts, seed=seed)
     return ExamplesAnalysis(
         n=len(examples),
-        accuracy=float((predict(model, examples) == examples.answers).mean()),
+        accuracy=_share_right(model, examples),
+        train_accuracy=None if trained is None else _share_right(model, trained),
         wrong_given=examples.wrong is not None,
         patches=patches,
         agreement=agreement,
@@ -291,3 +294,9 @@ def _on_examples(subject: Subject, examples: Examples, attempts: _Attempts) -> E
         n_aligned=len(aligned),
         **_judged_circuit(attempts, seed, pruning),
     )
+
+
+def _share_right(model: HookedTransformer, examples: Examples) -> float:
+    if examples.each_answer is None:
+        raise ConfigError("examples or training have no answers; give them")
+    return float((predict(model, examples) == examples.answers).mean())

@@ -64,6 +64,8 @@ class ExamplesAnalysis:
 
     n: int
     accuracy: float
+    train_accuracy: float | None
+    """Of the training examples, if they are given."""
     wrong_given: bool
     """Whether the wrong answers are the examples' own, and not their twins'."""
     patches: PatchResult | None
@@ -126,6 +128,8 @@ class Analysis(Readable):
         }
         if (e := self.examples) is not None:
             right = f"The model answers {e.accuracy:.2f} of the {e.n} rightly"
+            if e.train_accuracy is not None:
+                right += f", {e.train_accuracy:.2f} of those in training"
             n_patched = 0 if e.patches is None else len(e.patches.clean)
             sentences["examples"] = f"{right}; patched: {n_patched} of {e.n} examples."
         m = self.mechanism

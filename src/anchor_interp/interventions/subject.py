@@ -47,7 +47,8 @@ class Subject:
             advice = "ai.path_patch and ai.prune take examples"
             check_fits(self.model, check_anchors(self.task, advice))
         check_weights(self.model)
-        checked(self.initial, HookedTransformer | None, "initial")
+        if self.initial is not None:
+            check_model(self.initial, "initial")
         checked(self.seed, int, "seed", low=0, high=MOST_SEED)
         _ = self.trained_on
         if self.examples is not None:

@@ -48,6 +48,7 @@ _WRAPPERS = re.compile(
 )  # of DDP, torch.compile, FSDP and PEFT
 _SPLIT = {
     ("GPT2Attention", "c_attn"): False,
+    ("CausalSelfAttention", "c_attn"): False,  # nanoGPT
     ("MultiheadAttention", "in_proj"): False,
     ("GPTNeoXAttention", "query_key_value"): True,
 }

@@ -150,14 +150,14 @@ def is_transformer(model: Any) -> bool:
     return is_bridge(model) or isinstance(model, HookedTransformer)
 
 
-def check_model(model: Any) -> None:
-    """Raise a ConfigError if the model is not a HookedTransformer."""
+def check_model(model: Any, name: str = "model") -> None:
+    """Raise a ConfigError if the model is not a HookedTransformer or a TransformerBridge."""
     if is_bridge(model):
         if model.training:  # then dropout may act
             raise ConfigError("the TransformerBridge is in training mode; call model.eval() first")
     elif not isinstance(model, HookedTransformer):
-        expected = "expected a HookedTransformer or a TransformerBridge"
-        raise ConfigError(f"model is {shown(model)}; {expected}")
+        expected = "expected a HookedTransformer or a TransformerBridge (ai.bridge makes one)"
+        raise ConfigError(f"{name} is {shown(model)}; {expected}")
     check_dropout(model)
     list(placed(model))
 

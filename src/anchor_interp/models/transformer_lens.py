@@ -11,6 +11,9 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import shown
+
 with warnings.catch_warnings():  # tqdm warns in every notebook without ipywidgets
     warnings.filterwarnings("ignore", "IProgress not found")
     import transformer_lens
@@ -32,8 +35,29 @@ else:
 
 __all__ = [
     "VERSION_3", "HookedTransformer", "HookedTransformerConfig", "LayerNorm", "TransformerBlock",
-    "asked_once", "is_bridge", "repeat_along_head_dimension",
+    "asked_once", "bridge", "is_bridge", "repeat_along_head_dimension",
 ]  # fmt: skip
+
+
+def bridge(model: Any) -> Any:
+    """A model of Hugging Face as a TransformerBridge, which all instruments take.
+
+    Nothing is downloaded. The bridge takes over the model's own modules, in evaluation mode: load a
+    checkpoint into the model before, since its parameters have other names then.
+
+    Raises:
+        ConfigError: not a model of transformers, or of an architecture that TransformerLens lacks.
+    """
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+
+    name, config = type(model).__name__, getattr(model, "config", None)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return build_bridge_from_module(model, name, hf_config=config).eval()
+    except (AttributeError, ValueError) as error:
+        expected = "expected a model of transformers that TransformerLens has a bridge for"
+        raise ConfigError(f"model is {shown(model)}; {expected}") from error
 
 
 def is_bridge(model: Any) -> bool:
