@@ -92,6 +92,7 @@ def test_every_example_of_a_split_is_judged_if_asked(run: Run) -> None:
         (1.0, 0.95, 0.7, "inferential", "ID 0.95, OOD 0.70 >= 0.5"),
         (1.0, 0.95, 0.1, "other", "ID 0.95, OOD 0.10 < 0.5; the task has no anchors"),
         (1.0, None, 0.7, "inferential", "training accuracy 1.00, OOD 0.70 >= 0.5"),
+        (1.0, None, 0.1, "other", "OOD 0.10 < 0.5; the task has no ID split, which shows memoriz"),
         (1.0, 1.0, None, "other", "the task has no OOD split to decide on"),
         (None, 1.0, 1.0, "other", "its own training sequences are not given"),
     ],

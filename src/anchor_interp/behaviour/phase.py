@@ -329,7 +329,8 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
         return Decision("other", f"{known}; training holds every sequence of the seen pairs")
     if e.ood_accuracy is not None and e.splits:
         below = f"OOD {e.ood_accuracy:.2f} < {least:g}"
-        return Decision("other", f"{known}, {below}; the task has no anchors")
+        lacks = "anchors" if e.id_accuracy is not None else "ID split, which shows memorizing"
+        return Decision("other", f"{known}, {below}; the task has no {lacks}")
     if e.ood_accuracy is None or e.key_dependence is None:
         lacks = "OOD split" if e.splits else "unseen pair"
         return Decision("other", f"{known}; the task has no {lacks} to decide on")
