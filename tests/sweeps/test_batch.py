@@ -286,7 +286,7 @@ def test_a_batch_writes_what_single_runs_write(
 
 def stop_at(monkeypatch: Patch, call: int) -> None:
     """Let SIGTERM come in the middle of a step."""
-    original, calls = objectives.answer_loss, [0]
+    original, calls = objectives.batch_loss, [0]
 
     def loss(*args: Any, **settings: Any) -> torch.Tensor:
         calls[0] += 1
@@ -294,7 +294,7 @@ def stop_at(monkeypatch: Patch, call: int) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         return original(*args, **settings)
 
-    monkeypatch.setattr(objectives, "answer_loss", loss)
+    monkeypatch.setattr(objectives, "batch_loss", loss)
 
 
 def test_a_batch_trains_where_its_caller_takes_no_gradients(
@@ -366,7 +366,7 @@ def test_a_lost_run_stops_no_other(
     others = {name: configs[name] for name in ("quick", "odd")}
     wild = override(configs["slow"], gamma=-1.0, weight_decay=0.0)
     batch = {"wild": wild, "held": configs["slow"], "full": configs["slow"], **others}
-    append, answer_loss = RunWriter.append_metrics, objectives.answer_loss
+    append, batch_loss = RunWriter.append_metrics, objectives.batch_loss
 
     def full_disk(self: RunWriter, row: dict[str, Any]) -> None:
         if self.path.name == "full" and row["step"] == 5:
@@ -374,11 +374,11 @@ def test_a_lost_run_stops_no_other(
         append(self, row)
 
     def loss(module: HookedTransformer, *args: Any, **settings: Any) -> torch.Tensor:
-        found = answer_loss(module, *args, **settings)
+        found = batch_loss(module, *args, **settings)
         return found * math.inf if module.embed.W_E.abs().max() > 50 else found
 
     monkeypatch.setattr(RunWriter, "append_metrics", full_disk)
-    monkeypatch.setattr(objectives, "answer_loss", loss)
+    monkeypatch.setattr(objectives, "batch_loss", loss)
     with writing(tmp_path / "held", batch["held"]):
         results = {r.name: r.error for r in train_batch(batch, tmp_path, device="cpu")}
     assert isinstance(results["held"], LockedError)

@@ -15,30 +15,22 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of one forward pass on the training device, and what is to be predicted.
-
-    A step that has one, of this class itself, has the same shapes at every step.
-    """
+    """Sequences of one forward pass on the training device, and what is to be predicted."""
 
     tokens: Int[Tensor, "batch pos"]
     """What the model reads."""
     targets: Int[Tensor, " target"]
-    """The tokens to predict, at the last positions unless it says ``places``."""
+    """The tokens to predict."""
     share: float
     """Number of these targets / number of targets by which the loss of a step is divided."""
-
-
-@dataclass(frozen=True)
-class MaskedBatch(Batch):
-    """A batch that is answered not only at its last positions."""
-
-    places: Int[Tensor, " target"]
-    """Where each target is predicted, an index of the flattened tokens."""
+    places: Int[Tensor, " target"] | None = None
+    """Where each target is predicted, an index of the flattened tokens; None: at the last
+    positions. Then a step that has one batch has the same shapes at every step."""
 
 
 def masked_batch(
     examples: Dataset, length: int, device: torch.device, *, total: float | None = None
-) -> MaskedBatch:
+) -> Batch:
     """Examples as one batch of at most ``length`` positions.
 
     ``total`` is the number of masked tokens by which the loss of a step is divided; None for these
@@ -55,7 +47,7 @@ def masked_batch(
     targets[: len(row)], targets[len(row) :] = examples.tokens[:, 1:][mask], IGNORED
     arrays = (tokens, targets, places)
     read, predicted, where = (torch.from_numpy(array).to(device) for array in arrays)
-    return MaskedBatch(read, predicted, 1.0 if total is None else len(row) / total, where)
+    return Batch(read, predicted, 1.0 if total is None else len(row) / total, where)
 
 
 def n_read(n_tokens: int, length: int) -> int:

@@ -141,7 +141,8 @@ def train_step(state: TrainState, objective: Objective) -> StepEvent:
     parts = objective.parts(state.step)
     batch = parts[0]
     with arithmetic(state.config):
-        if len(parts) == 1 and type(batch) is Batch and state.is_recorded():
+        is_last = isinstance(batch, Batch) and batch.places is None
+        if len(parts) == 1 and is_last and state.is_recorded():
 
             def work(tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
                 part = dataclasses.replace(batch, tokens=tokens, targets=targets)

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
-from anchor_interp.models.batches import IGNORED, Batch, MaskedBatch, masked_batch, n_read
+from anchor_interp.models.batches import IGNORED, Batch, masked_batch, n_read
 from anchor_interp.models.finite import at_least_float32
 from anchor_interp.models.forward import place_logits, takes_fast_path
 from anchor_interp.models.shapes import most_positions
@@ -125,24 +125,30 @@ class _OnTraining(Objective):
     processes: Processes = ALONE
     _seen: tuple[Any, bool] = field(default=(None, False), init=False)
 
-    def _is_fast(self, module: HookedTransformer) -> bool:
-        """Whether it takes the fast path, asked once: training changes nothing but weights."""
-        if self._seen[0] is not module:
+    def __post_init__(self) -> None:
+        self._n_input_tokens = self.config.task.n_input_tokens
+
+    def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
+        """See :func:`batch_loss`."""
+        if self._seen[0] is not module:  # asked once: training changes nothing but weights
             self._seen = module, takes_fast_path(module)
-        return self._seen[1]
+        return batch_loss(module, batch, n_input_tokens=self._n_input_tokens, fast=self._seen[1])
 
 
 @dataclass(eq=False, repr=False)
 class LastObjective(_OnTraining):
-    """:func:`answer_loss` on the training set, in another order every epoch."""
+    """Mean cross-entropy at the last position, in nats (both papers).
+
+    Each epoch has another order of the training set.
+    """
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         arrays = (self.training.inputs, self.training.last)
         self._tokens, self._targets = (
             torch.from_numpy(np.ascontiguousarray(array)).to(self.device) for array in arrays
         )
         self._orders = EpochOrders(len(self.training), self.config.seed, self.device)
-        self._n_input_tokens = self.config.task.n_input_tokens
 
     def parts(self, step: int) -> Sequence[Batch]:
         """The training sequences of a step, or this process's share of them, whole."""
@@ -151,20 +157,14 @@ class LastObjective(_OnTraining):
         share = len(rows) / size
         return (Batch(self._tokens[rows].long(), self._targets[rows].long(), share),)
 
-    def loss(self, module: HookedTransformer, batch: Batch) -> Float[Tensor, ""]:
-        """See :func:`answer_loss`."""
-        n_tokens, fast = self._n_input_tokens, self._is_fast(module)
-        loss = answer_loss(module, batch.tokens, batch.targets, n_input_tokens=n_tokens, fast=fast)
-        return loss if batch.share == 1 else batch.share * loss
-
 
 @dataclass(eq=False, repr=False)
 class MaskedObjective(_OnTraining):
     """Cross-entropy, in nats, of a bucketed batch; on average over steps, the mean over tokens."""
 
     def __post_init__(self) -> None:
-        task, self._batch_size = self.config.task, self.config.train.batch_size
-        self._n_input_tokens, self._length = task.n_input_tokens, task.length
+        super().__post_init__()
+        self._batch_size, self._length = self.config.train.batch_size, self.config.task.length
         self._n_expected = self._batch_size * float(self.training.n_predicted.mean())
         self._window: tuple[int, list[Int64[np.ndarray, " batch"]]] = (-1, [])
 
@@ -179,7 +179,7 @@ class MaskedObjective(_OnTraining):
             self._window = window, [np.split(rows, WINDOW)[i] for i in order]
         return self._window[1][place]
 
-    def parts(self, step: int) -> Sequence[MaskedBatch]:
+    def parts(self, step: int) -> Sequence[Batch]:
         """The batch, cut where a forward pass would have too many positions."""
         rows = self.processes.own(self.rows(step))
         n_positions = n_read(int(self.training.lengths[rows].max()), self._length)
@@ -192,29 +192,12 @@ class MaskedObjective(_OnTraining):
             for part in chosen
         ]
 
-    def loss(self, module: HookedTransformer, batch: MaskedBatch) -> Float[Tensor, ""]:
-        """Sum over the part's masked tokens / number of masked tokens of an average batch."""
-        n_tokens, fast = self._n_input_tokens, self._is_fast(module)
-        logits = place_logits(
-            module, batch.tokens, batch.places, n_input_tokens=n_tokens, fast=fast
-        )
-        return batch.share * _cross_entropy(logits, batch.targets)
 
-
-def answer_loss(
-    module: HookedTransformer,
-    tokens: Int[Tensor, "batch pos"],
-    targets: Int[Tensor, " batch"],
-    *,
-    n_input_tokens: int,
-    fast: bool,
+def batch_loss(
+    module: HookedTransformer, batch: Batch, *, n_input_tokens: int, fast: bool
 ) -> Float[Tensor, ""]:
-    """Mean cross-entropy at the last position, in nats (both papers); tokens < n_input_tokens."""
-    logits = place_logits(module, tokens, n_input_tokens=n_input_tokens, fast=fast)
-    return _cross_entropy(logits, targets)
-
-
-def _cross_entropy(
-    logits: Float[Tensor, "n d_vocab"], targets: Int[Tensor, " n"]
-) -> Float[Tensor, ""]:
-    return F.cross_entropy(at_least_float32(logits), targets, ignore_index=IGNORED)
+    """Mean cross-entropy of a batch's targets, in nats, times its share of the step."""
+    tokens, places = batch.tokens, batch.places
+    logits = place_logits(module, tokens, places, n_input_tokens=n_input_tokens, fast=fast)
+    loss = F.cross_entropy(at_least_float32(logits), batch.targets, ignore_index=IGNORED)
+    return loss if batch.share == 1 else batch.share * loss

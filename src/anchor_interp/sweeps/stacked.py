@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from anchor_interp.models.batches import Batch
 from anchor_interp.models.forward import place_logits, takes_fast_path
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs import loop, objectives
@@ -262,10 +263,8 @@ class _Answering(nn.Module):
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         if targets is None:
             return place_logits(self.model, tokens, n_input_tokens=self._n, fast=self._fast)
-        n_tokens, fast = self._n, self._fast
-        return objectives.answer_loss(
-            self.model, tokens, targets, n_input_tokens=n_tokens, fast=fast
-        )
+        batch = Batch(tokens, targets, 1.0)
+        return objectives.batch_loss(self.model, batch, n_input_tokens=self._n, fast=self._fast)
 
 
 class _Batches:
