@@ -216,7 +216,7 @@ class CircuitCurve(Readable):
 
 
 def ablate_each(bench: EdgeAblation) -> AblatedParts:
-    """Ablate every part of a bench by itself: each head and MLP, or each edge.
+    """Ablate every part of a bench by itself: each edge, or ``parts`` such as heads and MLPs.
 
     ``zero`` and ``mean`` ablation show what all examples share, which resampling keeps.
     """

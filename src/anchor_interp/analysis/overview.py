@@ -151,7 +151,7 @@ def analyze_model(
     max_seconds: float | None = None,
     quiet: bool = False,
 ) -> Analysis:
-    """Analyse any HookedTransformer: by its anchor task, by examples of any task, or its weights.
+    """Analyse a HookedTransformer or a bridge: by its anchor task, by examples, or its weights.
 
     Examples give everything that needs no anchors (:mod:`anchor_interp.analysis.probes`); without
     a task or examples only the complexity is measured. ``training`` holds the sequences that it was

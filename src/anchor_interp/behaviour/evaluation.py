@@ -74,7 +74,7 @@ def evaluate(
     Args:
         model: any HookedTransformer whose vocabulary covers the task; its hooks act. Or the network
             that the task brings; on an anchor task also a model of Hugging Face, or what else
-            :func:`anchor_interp.models.forward.last_logits` calls.
+            :func:`anchor_interp.models.forward.last_logits` calls (else take ``ai.bridge``).
         n: sequences per ordered pair and kind of key, or examples per split, 1 to 1,000,000.
         training: the run's own training sequences with their answers, of which 10,000 count, or n
             without anchors (``Run.evaluate`` passes them). Without them ``train_accuracy`` is None,

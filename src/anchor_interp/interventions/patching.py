@@ -50,7 +50,7 @@ class PatchResult(Readable):
 
     It is 1 where the patched run behaves as the clean one, 0 as the corrupted one, and not clamped:
     a patch without effect has 0 when denoising and 1 when noising. Examples without a metric (NaN)
-    are left out.
+    are left out; those that are not told apart (metrics less than 0.1 apart) count.
     """
 
     sites: tuple[Site, ...] | tuple[Connection, ...]

@@ -247,7 +247,7 @@ def weight_measures(
 
     They are ``stable_rank/NAME``, ``condensation/NAME``, ``norm/NAME`` (||W||_F) and, given the
     ``first`` such numbers, ``share/NAME``: stable rank / first stable rank. The matrices have names
-    that fit a pattern such as ``*.q_proj``; a HookedTransformer's are such as ``0.W_Q``.
+    that fit one pattern such as ``*.q_proj``; a HookedTransformer's are such as ``0.W_Q``.
 
     Raises:
         ConfigError: as :func:`complexity`, of these matrices alone; or none has such a name.

@@ -87,8 +87,8 @@ def initialize(
         module: made of classes that :mod:`anchor_interp.models.parameters` knows, or with rules.
             d_in is the number of inputs of one output; of an embedding its width, and its
             ``padding_idx`` gets zeros. The gain of a norm becomes such that it multiplies by 1.
-        gamma: the rate, or an InitConfig that gives groups rates of their own. Its scheme
-            ``released`` is for HookedTransformers alone.
+        gamma: the rate (of a standard deviation that is -log(std) / log(d_in)), or an InitConfig
+            that gives groups their own. Its scheme ``released`` is for HookedTransformers alone.
         rules: by name or pattern (``*.gate``), of which the first that fits counts: the group
             (``embed``, ``qk``, ``vo``, ``mlp``) or the d_in of a matrix, or both as ``("qk", 64)``;
             or ``zero``, ``one``, ``keep``.

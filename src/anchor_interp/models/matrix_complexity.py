@@ -69,9 +69,9 @@ def effective_rank(matrix: Float[Tensor, "rows columns"]) -> float:
 def condensation(matrix: Float[Tensor, "d_in neuron"]) -> float:
     """Mean |cosine| between the input weights of different neurons; 1 if all are parallel.
 
-    A neuron is an output of the map x @ W; its input weights are a column of TransformerLens's
-    layout (NeurIPS paper, section 5.3). A zero column counts as orthogonal to all others. At most
-    :data:`MAX_NEURONS` neurons are compared, drawn with a fixed seed.
+    Random ones have about sqrt(2 / (pi d_in)). A neuron is an output of x @ W (of an embedding a
+    dimension); its weights are a column (NeurIPS paper, section 5.3). A zero column is orthogonal
+    to all others. At most :data:`MAX_NEURONS` neurons are compared, drawn with a fixed seed.
 
     Raises:
         ConfigError: the matrix has fewer than two columns or is not finite.

@@ -42,8 +42,8 @@ __all__ = [
 def bridge(model: Any) -> Any:
     """A model of Hugging Face as a TransformerBridge, which all instruments take.
 
-    Nothing is downloaded. The bridge takes over the model's own modules, in evaluation mode: load a
-    checkpoint into the model before, since its parameters have other names then.
+    Nothing is downloaded. The bridge takes over the model's own modules, in evaluation mode, and
+    renames their parameters: initialise the model, or load a checkpoint into it, before.
 
     Raises:
         ConfigError: not a model of transformers, or of an architecture that TransformerLens lacks.

@@ -354,16 +354,16 @@ def effect(
     the mean of the number at the second value minus that at the first (the larger minus the
     smaller). Runs that failed or did not converge are left out; where the verdict would be another
     with those that did not converge, it is inconclusive. Rows of one ``run_id`` are one run
-    (:func:`anchor_interp.sweeps.compared.distinct_runs`).
+    (:func:`anchor_interp.sweeps.compared.distinct_runs`). p is of 9,999 shuffles inside strata.
 
     Args:
         table: A sweep folder, its .parquet table, any .csv table, a DataFrame, or rows. Runs that
-            did not converge have ``censored`` (true, yes, 1), those that failed another ``status``
-            than ``done``. Without these columns every row counts.
+            did not converge have ``censored`` (true, yes, 1) or the ``phase`` undertrained, those
+            that failed another ``status`` than ``done``; without these columns every row counts.
         of: The column of the number.
         on: The column of the setting, or another column whose values tell runs apart.
         within: Columns in which the runs of a stratum agree.
-        least: The smallest effect that counts, 0 or more: a rise of the number.
+        least: The smallest effect that counts, 0 or more: a rise. A fall is one of the negative.
         between: Two values of the setting; give them the other way round to ask for a fall.
         cluster: Columns, such as seed, whose equal values keep runs of one setting together.
         where: The value, or a list of values, to keep, by column.

@@ -30,7 +30,7 @@ SplitRole = Literal["train", "id", "ood"]
 
 @dataclass(frozen=True)
 class Split:
-    """A set of examples that a task has."""
+    """A set of examples of a task; a plain test set is declared twice, as ``id`` and as ``ood``."""
 
     name: str
     role: SplitRole
