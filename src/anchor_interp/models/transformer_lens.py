@@ -43,7 +43,7 @@ def bridge(model: Any) -> Any:
     """A model of Hugging Face as a TransformerBridge, which all instruments take.
 
     Nothing is downloaded. The bridge takes over the model's own modules, in evaluation mode, and
-    renames their parameters: initialise the model, or load a checkpoint into it, before.
+    renames their parameters: load a checkpoint, initialise and measure the model before.
 
     Raises:
         ConfigError: not a model of transformers, or of an architecture that TransformerLens lacks.
