@@ -16,7 +16,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions import edge_ablation
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts, reachable_edges
 from anchor_interp.interventions.edge_outputs import ablate_edges, edge_outputs
-from anchor_interp.interventions.hooks import activations
+from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.interventions.masks import mask_edges, no_edges
 from anchor_interp.models.transformer import HookedTransformer, has_hooks, token_rows
 from anchor_interp.tasks.examples import Examples
@@ -303,6 +303,14 @@ def test_bad_input_is_refused(
     with pytest.raises(ConfigError, match=message) as caught:
         EdgeAblation(random_model(), **({"sequences": SEQUENCES} | arguments))
     assert "\n" not in str(caught.value)
+
+
+def test_logits_that_are_not_finite_without_edges_are_refused() -> None:
+    """A norm without an epsilon divides by 0 where attention writes nothing."""
+    model = random_model("pre")
+    norm = {"blocks.0.hook_attn_out": lambda out: out / out.norm(dim=-1, keepdim=True)}
+    with hooked(model, norm), pytest.raises(ConfigError, match="with parts ablated, are not"):
+        EdgeAblation(model, aligned_sequences(FEW_KEYS, 2, 6, seed=0), "zero")
 
 
 def test_bad_models_are_refused() -> None:

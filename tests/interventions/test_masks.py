@@ -186,6 +186,16 @@ def test_a_leak_is_the_largest_range_value_by_value(
     assert found == pytest.approx(float(largest[0] / largest[1]), abs=1e-12)
 
 
+def test_nothing_leaks_from_a_token_that_only_rounding_tells() -> None:
+    """Values that are the same everywhere: the pattern's sum is 1 up to rounding."""
+    model = random_model()
+    for block in model.blocks:
+        block.attn.W_V.data.zero_()
+        block.attn.b_V.data.fill_(1)
+    with pytest.raises(ConfigError, match="the logits do not depend on the first token"):
+        mask_leakage(model, FEW_KEYS, inner(12), "first")
+
+
 def test_a_token_at_the_last_position_cannot_be_hidden() -> None:
     model = random_model()
     sequences = draw(FEW_KEYS, FEW_KEYS.pairs, "all", 60, seed=5, stream="masks")
