@@ -15,7 +15,7 @@ from versions import only_3
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions import edge_ablation
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts, reachable_edges
-from anchor_interp.interventions.edge_outputs import ablate_edges, edge_outputs
+from anchor_interp.interventions.edge_outputs import EdgeOutputs, ablate_edges, edge_outputs
 from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.interventions.masks import mask_edges, no_edges
 from anchor_interp.models.transformer import HookedTransformer, has_hooks, token_rows
@@ -259,6 +259,13 @@ def test_heads_and_mlps_are_ablated_as_by_hooks(model: HookedTransformer, way: A
     logits = model.run_with_hooks(bench.tokens, fwd_hooks=hooks)[:, -1]
     chosen = logits.log_softmax(-1)[range(6), bench.answers]
     assert bench.measure(ablated)[2, 0] == pytest.approx(float(chosen.mean()), abs=1e-10)
+
+
+def test_a_mean_of_many_sequences_does_not_overflow_in_half_precision() -> None:
+    n, carried = 3_000, 32.0
+    patterns = torch.ones(1, n, 1, 2, 2, dtype=torch.float16)
+    values = torch.full((1, n, 2, 1, 3), carried, dtype=torch.float16)
+    assert (EdgeOutputs(patterns, values).mean().products == carried).all()
 
 
 def test_each_sequence_needs_its_reference() -> None:
