@@ -85,7 +85,7 @@ def mask_leakage(
     def largest_range(masked: bool) -> float:
         ranges = []
         every = torch.arange(len(rows), device="cpu")
-        for part in every.split(max(_BATCH // len(tokens), 1)):
+        for part in torch.split(every, max(_BATCH // len(tokens), 1)):
             varied = rows[part].repeat_interleave(len(tokens), 0)
             where = at[part].repeat_interleave(len(tokens))[:, None]
             varied.scatter_(1, where, tokens.repeat(len(part))[:, None])
