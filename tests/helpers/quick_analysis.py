@@ -25,7 +25,7 @@ def evidence_alone(patch: pytest.MonkeyPatch) -> None:
 
 def quick_parts(patch: pytest.MonkeyPatch) -> None:
     """Two coordinates in place of t-SNE, few permutations and examples, and the evidence alone."""
-    patch.setattr(clusters, "_tsne", lambda points, _: points[:, :2].copy())
+    patch.setattr(clusters, "_tsne", lambda points, *_: points[:, :2].copy())
     patch.setattr(embeddings, "PERMUTATIONS", 50)
     patch.setattr(probes, "MOST", 40)
     evidence_alone(patch)

@@ -270,10 +270,10 @@ def _on_examples(subject: Subject, examples: Examples, attempts: _Attempts) -> E
     """Everything that needs no anchors."""
     model, seed, attempt = subject.model, subject.seed, attempts.attempt
     # analyses take the first examples: sort, so that the given order changes nothing, then shuffle,
-    # so that the first ones are a random sample
-    examples = examples[order_of(examples)[0]]
-    examples = examples[np.random.default_rng(seed).permutation(len(examples))]
-    twins, aligned = find_twins(examples, seed=seed), aligned_examples(examples)
+    # so that the first ones are a random sample; copies would be judged on what they were found on
+    order, place = order_of(examples)
+    distinct = examples[np.random.default_rng(seed).permutation(order[np.unique(place)])]
+    twins, aligned = find_twins(distinct, seed=seed), aligned_examples(distinct)
     patches, agreement = attempt("patching", patched_examples, model, twins) or (None, None)
     attribution = attempt("attribution", attribute_logits, model, twins[0], twins[2])
     own = subject.training

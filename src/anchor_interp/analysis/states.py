@@ -45,6 +45,8 @@ _HOOKS: dict[State, str] = {
     "X_ao": "hook_resid_mid",
     "X_do": "hook_resid_post",
 }
+_NORMED_OUTPUTS = ("Olmo2ForCausalLM", "Olmo3ForCausalLM")
+"""Architectures whose attention and MLP read the stream itself; LayerNorms take what they write."""
 
 
 def check_state(model: HookedTransformer, state: State | None, layer: int) -> None:
@@ -129,6 +131,9 @@ def _hidden(
         here = einsum(here, blocks[layer].attn.W_O, written).flatten(1)
     elif layout(model) == "pre":
         reader = layer + (state == "X_do")
-        norm = blocks[reader].ln1 if reader < n_layers else model.ln_final
-        here = (blocks[layer].ln2 if state == "X_ao" else norm)(here[:, None])[:, 0]
+        is_last = reader == n_layers
+        norm = model.ln_final if is_last else blocks[reader].ln1
+        norm = blocks[layer].ln2 if state == "X_ao" else norm
+        if is_last or getattr(model.cfg, "original_architecture", None) not in _NORMED_OUTPUTS:
+            here = norm(here[:, None])[:, 0]
     return here

@@ -213,6 +213,7 @@ class EdgeAblation(Readable):
         ablated = self._sets(ablated)
 
         def score(logits: Tensor, rows: Tensor) -> Tensor:
+            check_finite(logits, "the model's logits, or those with parts ablated,")
             answer = self.answers[rows, None]
             correct = logits.argmax(-1, keepdim=True) == answer
             rest = logits.scatter(1, answer, -torch.inf).amax(-1, keepdim=True)
@@ -276,7 +277,6 @@ class EdgeAblation(Readable):
         """Right answers (or the model's own), wrong ones, and what the right ones are."""
         with torch.no_grad():
             logits = answer_logits(self.model, self.rows[order])
-        check_finite(logits, "the model's logits")
         right, wrong = (
             None if given is None else torch.from_numpy(given).to(logits.device)
             for given in self._examples.explained

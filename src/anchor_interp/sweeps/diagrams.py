@@ -16,14 +16,7 @@ from typing import Any
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
-from anchor_interp.sweeps.cells import (
-    MEASURE_LABELS,
-    OF_RUN,
-    Cell,
-    in_order,
-    make_cell,
-    shown_row,
-)
+from anchor_interp.sweeps.cells import MEASURE_LABELS, OF_RUN, Cell, in_order, make_cell, shown_row
 from anchor_interp.sweeps.columns import (
     ANCHORS,
     NUMERIC,
