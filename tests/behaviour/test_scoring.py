@@ -240,19 +240,27 @@ def test_without_an_end_each_token_counts() -> None:
 
         def examples(self, split: str, n: int, *, seed: int) -> Dataset:
             tokens = random_integers(8 * n, 6, seed=seed, stream=split).reshape(n, 8)
-            mask = np.ones_like(tokens, bool)
-            mask[:, 0] = False
-            return Dataset(tokens, mask, np.full(n, 8))
+            lengths = np.where(np.arange(n) % 2, 8, 2)
+            inside = np.arange(8) < lengths[:, None]
+            return Dataset(tokens * inside, inside & (np.arange(8) > 0), lengths)
+
+        def aspects(self, examples: Dataset) -> dict[str, list[str]]:
+            return {"half": ["one", "one", "other"] * (len(examples) // 3)}
 
     task = Copy()
     model = build_model(ModelConfig(d_vocab=6, n_ctx=7), InitConfig(0.3), seed=0)
     drawn = draw_examples(task, "id", 30, seed=0)
     with torch.no_grad():
         guessed = model(torch.from_numpy(drawn.inputs)).argmax(-1).numpy()
-    expected = (guessed == drawn.tokens[:, 1:]).mean(1)
-    np.testing.assert_allclose(right_answers(model, task, drawn), expected)
+    asked, right = drawn.mask[:, 1:], guessed == drawn.tokens[:, 1:]
+    shares = [r[a].mean() for r, a in zip(right, asked, strict=True)]
+    np.testing.assert_allclose(right_answers(model, task, drawn), shares)
     found = evaluate(model, task, n=30)
-    assert found.id_accuracy == pytest.approx(expected.mean())
+    # of all tokens: an answer of seven counts as seven of one token
+    assert found.id_accuracy == pytest.approx(right[asked].mean())
+    assert abs(np.mean(shares) - right[asked].mean()) > 0.01
+    one = np.arange(30) % 3 < 2
+    assert found.splits[0].aspects[0].accuracy == pytest.approx(right[one][asked[one]].mean())
     assert found.train_accuracy is found.ood_accuracy is None
     model.cfg.attention_dir = "bidirectional"
     with pytest.raises(ConfigError, match="bidirectional"):  # it would read what it is to predict

@@ -377,6 +377,17 @@ SAID: dict[bool, list[Any]] = {
 }
 
 
+def test_undertrained_runs_are_left_out_by_their_phase() -> None:
+    """A table may lack the column ``censored``."""
+    rows = [row | {"phase": "undertrained" if i < 4 else "composite"}
+            for i, row in enumerate(few_runs())]  # fmt: skip
+    found = ai.effect(rows, of="y", on="gamma")
+    assert (found.n, found.left_out) == (16, 4)
+    assert found.left_out_runs["undertrained"] == ("run-0", "run-1", "run-2", "run-3")
+    whole = ai.effect([row | {"censored": i < 4} for i, row in enumerate(rows)], of="y", on="gamma")
+    assert found.found == whole.found
+
+
 @pytest.mark.parametrize("censored", SAID)
 def test_a_flag_counts_as_what_it_says(censored: bool) -> None:
     for flag in SAID[censored]:

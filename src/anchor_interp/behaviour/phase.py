@@ -270,10 +270,17 @@ def not_learned(own: float | None, fresh: float | None, least: float) -> str | N
     with training keys, which counts where ``own`` is None.
     """
     if own is not None:
-        return f"training accuracy {own:.2f} < {least:g}" if own < least else None
+        return f"training accuracy {_beside(own, least)} < {least:g}" if own < least else None
     if fresh is None or fresh >= least:
         return None
-    return f"accuracy {fresh:.2f} < {least:g} on fresh sequences with training keys; {_NOT_GIVEN}"
+    below = f"accuracy {_beside(fresh, least)} < {least:g}"
+    return f"{below} on fresh sequences with training keys; {_NOT_GIVEN}"
+
+
+def _beside(share: float, line: float) -> str:
+    """A share with two decimals, or as many as show on which side of a line it is."""
+    digits = next((n for n in (2, 3, 4) if (round(share, n) < line) == (share < line)), 6)
+    return f"{share:.{digits}f}"
 
 
 def classify(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Phase:
@@ -316,7 +323,7 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
         return Decision("other", _NOT_GIVEN)
     inferred = e.ood_accuracy is not None and e.ood_accuracy >= least
     if e.id_accuracy is not None and e.id_accuracy < t.id:
-        below = f"ID {e.id_accuracy:.2f} < {t.id:g}"
+        below = f"ID {_beside(e.id_accuracy, t.id)} < {t.id:g}"
         if inferred:
             return Decision("other", f"{below} but OOD {e.ood_accuracy:.2f} >= {least:g}")
         return Decision("memorizing", f"training accuracy {train:.2f}, {below}")
@@ -328,7 +335,7 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
     if e.id_accuracy is None and e.cells.seen_test_keys is not None:
         return Decision("other", f"{known}; training holds every sequence of the seen pairs")
     if e.ood_accuracy is not None and e.splits:
-        below = f"OOD {e.ood_accuracy:.2f} < {least:g}"
+        below = f"OOD {_beside(e.ood_accuracy, least)} < {least:g}"
         return Decision("other", f"{known}, {below}; the task has no anchors")
     if e.ood_accuracy is None or e.key_dependence is None:
         lacks = "OOD split" if e.splits else "unseen pair"
@@ -360,7 +367,8 @@ def _symmetric_or_composite(e: Evaluation, t: Thresholds) -> Decision:
     if e.commutativity is None:
         nothing = "no unseen pair has two orders to compare"
         return Decision("other", f"OOD {e.ood_accuracy:.2f}; {nothing}")
-    commuting = f"OOD {e.ood_accuracy:.2f}, commutativity {e.commutativity:.2f}"
+    share = _beside(e.commutativity, t.commutativity)
+    commuting = f"OOD {e.ood_accuracy:.2f}, commutativity {share}"
     if e.commutativity < t.commutativity:
         return Decision("composite", f"{commuting} < {t.commutativity:g}")
     if e.symmetric_accuracy is not None:

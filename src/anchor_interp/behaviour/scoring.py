@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int64, Shaped
 
 from anchor_interp.behaviour.phase import AspectScore, Baseline, SplitScore
 from anchor_interp.models.batches import IGNORED, masked_batch
@@ -55,11 +55,12 @@ def score_split(
         )
     aspects, n_bytes = draw_aspects(task, examples).items(), task.n_bytes(examples)
     bits = loss / math.log(2) * int(examples.n_predicted.sum())
-    scores = tuple(score for name, values in aspects for score in _by(name, values, shares))
+    weights = examples.n_predicted if task.by_token else np.ones(len(examples))
+    scores = tuple(score for name, each in aspects for score in _by(name, each, shares, weights))
     return SplitScore(
         name=split.name,
         role=split.role,
-        accuracy=float(shares.mean()),
+        accuracy=float(np.average(shares, weights=weights)),
         loss=loss,
         n=len(examples),
         aspects=(*own, *scores),
@@ -71,7 +72,10 @@ def score_split(
 
 
 def _by(
-    aspect: str, values: Sequence[str] | Sequence[int], shares: Float[np.ndarray, " n"]
+    aspect: str,
+    values: Sequence[str] | Sequence[int],
+    shares: Float[np.ndarray, " n"],
+    weights: Shaped[np.ndarray, " n"],
 ) -> Iterator[AspectScore]:
     """The accuracy for every value, or for ranges of equal width where there are many numbers."""
     distinct, group = np.unique(np.array(values), return_inverse=True)
@@ -83,8 +87,9 @@ def _by(
         low, group = np.unique(start[group], return_inverse=True)
         lows, highs = low.tolist(), (low + width - 1).tolist()
     for index, (first, last) in enumerate(zip(lows, highs, strict=True)):
-        of_value = shares[group == index]
-        yield AspectScore(aspect, first, last, float(of_value.mean()), len(of_value))
+        own = group == index
+        accuracy = float(np.average(shares[own], weights=weights[own]))
+        yield AspectScore(aspect, first, last, accuracy, int(own.sum()))
 
 
 def right_answers(

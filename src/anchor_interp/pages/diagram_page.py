@@ -157,7 +157,7 @@ def effects(diagrams: Diagrams) -> list[Effect]:
     """
     first = diagrams.diagrams[0]
     axes = [axis.name for axis in (first.x, first.y) if axis]
-    others = [*axes, *first.facet]
+    others = [*axes, *first.facet, *diagrams.best_over]
     mapped = [*_ACCURACIES, *get_args(RankMeasure), *diagrams.maps]
     measures = [m for m in mapped if any(has(diagram, m) for diagram in diagrams.diagrams)]
     measured = []
@@ -198,7 +198,8 @@ def highest(places: Sequence[tuple[Cell, Mapping[str, Value]]]) -> str:
     best = max(shown.values(), default="")
     at = [place for place, mean in shown.items() if mean == best]
     where = " and at ".join(at) if len(at) < 3 else f"{at[0]} and {len(at) - 1} other cells"
-    return f"The highest mean of OOD accuracy is {best}, at {where}." if at else ""
+    among = ", where all runs have fitted," if len(means) < len(places) else ""
+    return f"The highest mean of OOD accuracy{among} is {best}, at {where}." if at else ""
 
 
 def _listed(values: Mapping[str, tuple[Value, ...]]) -> list[tuple[str, str]]:
@@ -228,5 +229,5 @@ def _figures(
     for rank in filter(lambda rank: has(diagram, rank), get_args(RankMeasure)):
         yield rank, diagram_maps.rank_map(diagram, rank)
     for name in filter(lambda name: has(diagram, name), maps):
-        yield f"map-{name}", diagram_maps.accuracy_map(diagram, name)
+        yield f"map-{name}", diagram_maps.accuracy_map(diagram, name, best_over=best_over)
     yield "along", along_axis(diagram, best_over=best_over)

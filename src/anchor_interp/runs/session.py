@@ -215,7 +215,7 @@ class Probes:
         elif self._task.by_token:
             for _, part in self._sets:
                 shares, nats = token_scores(as_transformer(model), part)
-                right.append(float(shares.mean()))
+                right.append(float(np.average(shares, weights=part.n_predicted)))
                 losses.append(float(np.average(nats, weights=part.n_predicted)))
         else:
             for _, part in self._sets:

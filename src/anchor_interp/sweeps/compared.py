@@ -161,7 +161,7 @@ def _why_left_out(row: TableRow, needed: Sequence[str]) -> str:
     """Why a run does not count; empty if it has converged and has the values needed."""
     if (status := row.get("status", "done")) != "done":
         return str(status or "missing")
-    if _is_true(row.get("censored")):
+    if _is_true(row.get("censored")) or row.get("phase") == "undertrained":
         return "undertrained" if row.get("phase", "undertrained") == "undertrained" else "censored"
     return next((f"without {label(n)}" for n in needed if is_missing(row.get(n))), "")
 

@@ -310,11 +310,11 @@ class Effect:
         n += "".join(f"\n  {why}: {_some(names)}" for why, names in self.left_out_runs.items())
         if self.found is None:
             return f"{n}\n{self.sentence}"
-        found = self.found
+        found, form = self.found, ".3g" if "minus" in self.kind else ".2f"
         return (
-            f"effect: {self.kind} {found.effect:+.2f} [{found.low:.2f}, {found.high:.2f}]\n"
-            f"p: {found.p:.2g}\n{n}\n"
-            f"power: an effect of {found.finds:.2f} is found with {POWER:.0%}; {self.least:g} "
+            f"effect: {self.kind} {found.effect:+{form}} [{found.low:{form}}, {found.high:{form}}]"
+            f"\np: {found.p:.2g}\n{n}\n"
+            f"power: an effect of {found.finds:{form}} is found with {POWER:.0%}; {self.least:g} "
             f"counts\n{self.sentence}"
         )
 
