@@ -377,6 +377,15 @@ SAID: dict[bool, list[Any]] = {
 }
 
 
+def test_an_effect_in_small_units_is_printed() -> None:
+    rows = [{"kind": kind, "y": (kind + i / 50) / 2e4} for kind in (0, 1) for i in range(10)]
+    found = ai.effect(rows, of="y", on="kind", least=0)
+    assert found.found is not None
+    assert found.found.effect == pytest.approx(5e-5)
+    low, high = found.found.low, found.found.high
+    assert f"effect: 1 minus 0 +5e-05 [{low:.3g}, {high:.3g}]\n" in str(found)
+
+
 def test_undertrained_runs_are_left_out_by_their_phase() -> None:
     """A table may lack the column ``censored``."""
     rows = [row | {"phase": "undertrained" if i < 4 else "composite"}

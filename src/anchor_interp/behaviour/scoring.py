@@ -7,14 +7,14 @@ pass tells. Where answers have no end, each token to predict counts by itself.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import starmap
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int64, Shaped
+from jaxtyping import Bool, Float, Int64
 
 from anchor_interp.behaviour.phase import AspectScore, Baseline, SplitScore
 from anchor_interp.models.batches import IGNORED, masked_batch
@@ -56,11 +56,15 @@ def score_split(
     aspects, n_bytes = draw_aspects(task, examples).items(), task.n_bytes(examples)
     bits = loss / math.log(2) * int(examples.n_predicted.sum())
     weights = examples.n_predicted if task.by_token else np.ones(len(examples))
-    scores = tuple(score for name, each in aspects for score in _by(name, each, shares, weights))
+
+    def mean(rows: Any) -> float:
+        return float(np.average(shares[rows], weights=weights[rows]))
+
+    scores = tuple(score for name, values in aspects for score in _by(name, values, mean))
     return SplitScore(
         name=split.name,
         role=split.role,
-        accuracy=float(np.average(shares, weights=weights)),
+        accuracy=mean(slice(None)),
         loss=loss,
         n=len(examples),
         aspects=(*own, *scores),
@@ -72,10 +76,7 @@ def score_split(
 
 
 def _by(
-    aspect: str,
-    values: Sequence[str] | Sequence[int],
-    shares: Float[np.ndarray, " n"],
-    weights: Shaped[np.ndarray, " n"],
+    aspect: str, values: Sequence[str] | Sequence[int], mean: Callable[[Any], float]
 ) -> Iterator[AspectScore]:
     """The accuracy for every value, or for ranges of equal width where there are many numbers."""
     distinct, group = np.unique(np.array(values), return_inverse=True)
@@ -88,8 +89,7 @@ def _by(
         lows, highs = low.tolist(), (low + width - 1).tolist()
     for index, (first, last) in enumerate(zip(lows, highs, strict=True)):
         own = group == index
-        accuracy = float(np.average(shares[own], weights=weights[own]))
-        yield AspectScore(aspect, first, last, accuracy, int(own.sum()))
+        yield AspectScore(aspect, first, last, mean(own), int(own.sum()))
 
 
 def right_answers(

@@ -31,7 +31,7 @@ from anchor_interp.pages.page import (
     save_pictures,
     template_text,
 )
-from anchor_interp.sweeps.cells import MEASURE_LABELS, STATE_MARKS, Cell, in_order, measure_label
+from anchor_interp.sweeps.cells import MEASURE_LABELS, STATE_MARKS, Cell, in_order
 from anchor_interp.sweeps.columns import TableRow, Value, label, listed, word, words
 from anchor_interp.sweeps.diagrams import Diagram, Diagrams, phase_diagrams, plain_diagrams, summary
 from anchor_interp.sweeps.effects import FEWEST, LEVEL, Effect, effect
@@ -128,7 +128,7 @@ def render_diagrams(
         marks=STATE_MARKS,
         reports=reports,
         phases=meanings(anchored="commutativity" in measures),
-        measures={measure: measure_label(measure) for measure in measures},
+        measures={measure: MEASURE_LABELS.get(measure, measure) for measure in measures},
         diagrams=diagrams,
         has=has,
         marked=MARKED,
@@ -137,7 +137,6 @@ def render_diagrams(
         follows=_listed(diagrams.follows),
         level=LEVEL,
         setting=label,
-        measure_label=measure_label,
         columns=[label(column) for column in first.place(first.cells[0])],
         cells=[
             {"cell": cell, "place": list(map(word, place.values())), "words": words(place)}

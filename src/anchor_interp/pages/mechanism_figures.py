@@ -339,10 +339,8 @@ def embedding_plane(structure: "EmbeddingStructure", keys: Sequence[int]) -> "Fi
     with panel(4.0, 3.4) as (figure, axes):
         points = axes.scatter(across, up, c=list(keys), cmap="cividis", s=20, zorder=2,
                               edgecolors=INK, linewidths=0.4)  # fmt: skip
-        axes.set(
-            xlabel=f"component 1 ({share[0]:.0%} of the variance)",
-            ylabel=f"component 2 ({share[1]:.0%})",
-        )
+        axes.set_xlabel(f"component 1 ({share[0]:.0%} of the variance)")
+        axes.set_ylabel(f"component 2 ({share[1]:.0%})")
         style.colour_bar(points, axes, "key")
     return figure
 

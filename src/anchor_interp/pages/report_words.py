@@ -127,8 +127,8 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     """The settings that runs are compared by: all that change a result and have no column."""
     parts = (config.task, config.model, config.init, config.train)
     settings = {name: value for part in parts for name, value in to_dict(part).items()}
-    ends_early = config.train.until_accuracy is not None  # then it changes a result
-    left_out = (*_NOT_COMPARED, *["eval_every"] * (not ends_early))
+    # evaluations change a result only where they decide when training ends
+    left_out = (*_NOT_COMPARED, *["eval_every"] * (config.train.until_accuracy is None))
     compared = {name: value for name, value in settings.items() if name not in left_out}
     own = type(config.model).__name__.removesuffix("Config")
     network = "transformer" if isinstance(config.model, ModelConfig) else own

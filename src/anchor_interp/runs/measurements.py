@@ -25,7 +25,6 @@ from anchor_interp._util.errors import (
     AnchorInterpError,
     ConfigError,
     InterruptedRunError,
-    StoreError,
     error_of,
 )
 from anchor_interp._util.schema import check_fields, shown, to_dict
@@ -220,12 +219,10 @@ def lacking(path: Path, measures: Iterable[Measure]) -> list[tuple[Measure, int]
 
 def keep(run: "Run", measure: Measure, value: Any) -> None:
     """Keep the value of a measure at the run's checkpoint; None forgets an earlier one."""
-    if run.path is None:
-        raise StoreError(f"{run.name} has no run folder to keep a measurement in")
     entry = _about(measure, run.step)
     place = {name: value for name, value in entry.items() if name != "version"}
     entry |= {"weights": run.folder.weights_digest(run.step), "value": value}
-    with writing(run.path, run.config) as writer:
+    with writing(run.folder.path, run.config) as writer:
         others = [other for other in writer.measurements() if not _has(other, place)]
         entries = others if value is None else [*others, entry]
         writer.write_json(FILE, {"measurements": entries})

@@ -218,8 +218,7 @@ class Probes:
                 right.append(float(np.average(shares, weights=part.n_predicted)))
                 losses.append(float(np.average(nats, weights=part.n_predicted)))
         else:
-            for _, part in self._sets:
-                right.append(float(right_answers(model, self._task, part).mean()))
+            right += [right_answers(model, self._task, part).mean() for _, part in self._sets]
         return self._by_role("accuracy", right) | self._by_role("loss", losses)
 
     def _by_role(self, name: str, values: Sequence[float]) -> Row:

@@ -74,7 +74,10 @@ class Dataset:
         inside = place < lengths[:, None]
         tokens = np.zeros(inside.shape, np.int32)
         pairs = zip(prompts, answers, strict=True)
-        tokens[inside] = [token for pair in pairs for part in pair for token in part]
+        given = np.array([token for pair in pairs for part in pair for token in part])
+        tokens[inside] = given
+        for token in given[tokens[inside] != given]:
+            raise ConfigError(f"{shown(token)} is not a token; expected an integer")
         return cls(tokens, inside & (place >= starts[:, None]), lengths)
 
     def __len__(self) -> int:
