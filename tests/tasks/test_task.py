@@ -98,8 +98,8 @@ def test_an_answer_that_is_no_whole_number_is_not_cut_to_one() -> None:
     task, found = made(of([1], [2])), Dataset.of([[1]], [[2]])
     assert not any(wrong.any() for wrong, _ in contract._faults(task, found))
     object.__setattr__(found, "tokens", found.tokens + np.array([0, 0.5]))
-    faults = [what for wrong, what in contract._faults(task, found) if wrong.any()]
-    assert faults == ["has a token outside its vocabulary of 4"]
+    wrong, what = next(contract._faults(task, found))
+    assert (wrong.tolist(), what) == ([True], "has a token outside its vocabulary of 4")
 
 
 @pytest.mark.parametrize(("task", "message"), [
