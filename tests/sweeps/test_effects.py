@@ -377,6 +377,20 @@ SAID: dict[bool, list[Any]] = {
 }
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_short_numbers_of_a_table_are_those_that_it_prints(kind: type) -> None:
+    """As Python's floats they are 0.30000001: ``where`` kept the runs at 0.5 alone."""
+    rows = [{"gamma": gamma, "y": gamma + i / 8} for gamma in (0.3, 0.5, 0.7) for i in range(5)]
+    rows.append({"gamma": None, "y": 1.0})
+    whole = pd.DataFrame(rows)
+    short = whole.assign(gamma=whole["gamma"].astype(kind))
+    for asked in ({"where": {"gamma": [0.3, 0.5, 0.7]}}, {"between": [0.3, 0.7]}):
+        expected = ai.effect(whole, of="y", on="gamma", **asked)
+        found = ai.effect(short, of="y", on="gamma", **asked)
+        assert (found.n, found.kind, found.found) == (expected.n, expected.kind, expected.found)
+    assert str(short["gamma"].dtype) == np.dtype(kind).name  # the table itself stays
+
+
 def test_an_effect_in_small_units_is_printed() -> None:
     rows = [{"kind": kind, "y": (kind + i / 50) / 2e4} for kind in (0, 1) for i in range(10)]
     found = ai.effect(rows, of="y", on="kind", least=0)

@@ -83,9 +83,10 @@ def test_examples_of_ragged_lists() -> None:
     assert found.answers() == [(2, 0), (1,)]
     assert found.rows(np.array([1])).answers() == [(1,)]
     assert len(Dataset.of([], [])) == 0
-    assert Dataset.of([[1]], [[4 / 2]]).answers() == [(2,)]
+    halves: list[Any] = [[4 / 2], [5 / 2]]
+    assert Dataset.of([[1]], halves[:1]).answers() == [(2,)]
     with pytest.raises(ConfigError, match=r"2\.5.* is not a token"):  # it would be trained as 2
-        Dataset.of([[1], [2]], [[3], [5 / 2]])
+        Dataset.of([[1], [2]], halves)
     with pytest.raises(ConfigError, match="2 prompts have 1 answers"):
         Dataset.of([[1], [2]], [[3]])
 

@@ -76,11 +76,8 @@ def information_flow(
                              linewidths=1.2 if name else 0.6)  # fmt: skip
             below = f"{flow.tokens[0, position]}\n{name}" if one else name
             axes.text(position, -0.22, below, ha="center", va="top", fontsize=9)
-        axes.set(
-            xlim=(-0.5, length - 0.5),
-            ylim=(-0.75, n_layers + (0.45 if target is None else 0.65)),
-            xticks=[],
-        )
+        top = n_layers + (0.45 if target is None else 0.65)
+        axes.set(xlim=(-0.5, length - 0.5), ylim=(-0.75, top), xticks=[])
         rows = {layer + 0.5: f"L{layer}" for layer in range(n_layers)}
         if one:
             above = str(flow.outputs[0, -1])

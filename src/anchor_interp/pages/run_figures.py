@@ -96,7 +96,7 @@ def along_curves(rows: Sequence[Mapping[str, Any]]) -> "Figure":
             for number, name in enumerate(names):
                 values, label = [row[name] for row in of_run], "_" * (index > 0) + name
                 axes.plot(steps, values, "o-", ms=3, color=style.colour(number), label=label)
-        how = {"transform": axes.get_xaxis_transform(), "clip_on": False}  # below
+        how: Any = {"transform": axes.get_xaxis_transform(), "clip_on": False}  # below
         axes.plot(failed, [0] * len(failed), "x", color=style.NEITHER, **how)
         axes.set(xlabel="step", ylabel=names[0] if len(names) == 1 else "")
         axes.grid(alpha=0.25)
