@@ -107,9 +107,8 @@ def similarity_map(similarity: "Similarity", *, centred: bool = True) -> "Figure
         edges = [0, *(np.flatnonzero(np.diff(values)) + 1), len(values)]
         ticks: list[float] = []
         for start, stop in itertools.pairwise(edges):
-            style.frame(
-                axes, (start - 0.5, start - 0.5), stop - start, edgecolor="black", linewidth=0.9
-            )
+            corner = start - 0.5, start - 0.5
+            style.frame(axes, corner, stop - start, edgecolor="black", linewidth=0.9)
             middle = (start + stop - 1) / 2
             if not ticks or middle - ticks[-1] >= len(values) / 11:  # else labels would overlap
                 ticks.append(middle)

@@ -309,9 +309,8 @@ def plane_of_errors(
         style.colour_bar(image, axes, "right answers")
         if square is not None:
             low, high = square
-            style.frame(
-                axes, (low - 0.5, low - 0.5), high - low + 1, edgecolor=style.CHOSEN, linewidth=1.5
-            )
+            corner = low - 0.5, low - 0.5
+            style.frame(axes, corner, high - low + 1, edgecolor=style.CHOSEN, linewidth=1.5)
         limits = -0.5, n_numbers - 0.5
         axes.set(xlabel=plane.x, ylabel=plane.y, xlim=limits, ylim=limits)
     return figure

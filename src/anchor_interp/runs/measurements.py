@@ -134,6 +134,9 @@ def column_measure(function: str) -> Measure:
         del sys.modules[module]  # it may have changed since this process imported it
     measure = Measure(name, f"{module}:{name}", column=True)
     code, text = inspect.unwrap(measure.resolve()), b""
+    found = getattr(sys.modules[module], "__file__", None) or "built in"
+    if file is not None and Path(found).resolve() != file.resolve():
+        raise ConfigError(f"the module {module} is {found}, not {file}; rename the file")
     with contextlib.suppress(TypeError, OSError):  # built in, or defined in no file
         text = Path(inspect.getfile(code)).read_bytes()
     return replace(measure, version=int(hashlib.sha256(text).hexdigest()[:12], 16))
