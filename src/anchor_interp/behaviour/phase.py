@@ -33,7 +33,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.readable import Readable, number
+from anchor_interp._util.readable import Readable, beside, number
 from anchor_interp._util.schema import bounded, check_fields, checked
 from anchor_interp.tasks.examples import SplitRole
 from anchor_interp.tasks.functions import Pair, Role
@@ -270,17 +270,11 @@ def not_learned(own: float | None, fresh: float | None, least: float) -> str | N
     with training keys, which counts where ``own`` is None.
     """
     if own is not None:
-        return f"training accuracy {_beside(own, least)} < {least:g}" if own < least else None
+        return f"training accuracy {beside(own, least)} < {least:g}" if own < least else None
     if fresh is None or fresh >= least:
         return None
-    below = f"accuracy {_beside(fresh, least)} < {least:g}"
+    below = f"accuracy {beside(fresh, least)} < {least:g}"
     return f"{below} on fresh sequences with training keys; {_NOT_GIVEN}"
-
-
-def _beside(share: float, line: float) -> str:
-    """A share with two decimals, or as many as show on which side of a line it is."""
-    digits = next((n for n in (2, 3, 4) if (round(share, n) < line) == (share < line)), 6)
-    return f"{share:.{digits}f}"
 
 
 def classify(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Phase:
@@ -323,19 +317,17 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
         return Decision("other", _NOT_GIVEN)
     inferred = e.ood_accuracy is not None and e.ood_accuracy >= least
     if e.id_accuracy is not None and e.id_accuracy < t.id:
-        below = f"ID {_beside(e.id_accuracy, t.id)} < {t.id:g}"
+        below = f"ID {beside(e.id_accuracy, t.id)} < {t.id:g}"
         if inferred:
             return Decision("other", f"{below} but OOD {e.ood_accuracy:.2f} >= {least:g}")
         return Decision("memorizing", f"training accuracy {train:.2f}, {below}")
-    known = f"training accuracy {train:.2f}"
-    if e.id_accuracy is not None:
-        known = f"ID {e.id_accuracy:.2f}"
+    known = f"training accuracy {train:.2f}" if e.id_accuracy is None else f"ID {e.id_accuracy:.2f}"
     if inferred:
         return _inferential_or_shortcut(e, least, known)
     if e.id_accuracy is None and e.cells.seen_test_keys is not None:
         return Decision("other", f"{known}; training holds every sequence of the seen pairs")
     if e.ood_accuracy is not None and e.splits:
-        below = f"OOD {_beside(e.ood_accuracy, least)} < {least:g}"
+        below = f"OOD {beside(e.ood_accuracy, least)} < {least:g}"
         return Decision("other", f"{known}, {below}; the task has no anchors")
     if e.ood_accuracy is None or e.key_dependence is None:
         lacks = "OOD split" if e.splits else "unseen pair"
@@ -367,8 +359,7 @@ def _symmetric_or_composite(e: Evaluation, t: Thresholds) -> Decision:
     if e.commutativity is None:
         nothing = "no unseen pair has two orders to compare"
         return Decision("other", f"OOD {e.ood_accuracy:.2f}; {nothing}")
-    share = _beside(e.commutativity, t.commutativity)
-    commuting = f"OOD {e.ood_accuracy:.2f}, commutativity {share}"
+    commuting = f"OOD {e.ood_accuracy:.2f}, commutativity {beside(e.commutativity, t.commutativity)}"
     if e.commutativity < t.commutativity:
         return Decision("composite", f"{commuting} < {t.commutativity:g}")
     if e.symmetric_accuracy is not None:
