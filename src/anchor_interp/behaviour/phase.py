@@ -359,7 +359,8 @@ def _symmetric_or_composite(e: Evaluation, t: Thresholds) -> Decision:
     if e.commutativity is None:
         nothing = "no unseen pair has two orders to compare"
         return Decision("other", f"OOD {e.ood_accuracy:.2f}; {nothing}")
-    commuting = f"OOD {e.ood_accuracy:.2f}, commutativity {beside(e.commutativity, t.commutativity)}"
+    share = beside(e.commutativity, t.commutativity)
+    commuting = f"OOD {e.ood_accuracy:.2f}, commutativity {share}"
     if e.commutativity < t.commutativity:
         return Decision("composite", f"{commuting} < {t.commutativity:g}")
     if e.symmetric_accuracy is not None:
