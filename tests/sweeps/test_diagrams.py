@@ -120,6 +120,18 @@ def test_training_accuracy_is_mapped_if_asked_for() -> None:
     assert shown == ["0.92", "0.92"]
 
 
+def test_no_clipping_is_not_called_the_default() -> None:
+    """The default clips at 1."""
+    rows = [done(seed, ood=seed / 4) | {"run_id": f"{clip}-{seed}", "clip": clip}
+            for clip in (None, 1.0) for seed in range(2)]  # fmt: skip
+    found = phase_diagrams(rows)
+    assert found.diagrams[0].x.values == (None, 1)
+    ticks = accuracy_map(found.diagrams[0], "ood_accuracy").axes[0].get_xticklabels()
+    assert [tick.get_text() for tick in ticks] == ["none", "1"]
+    assert named_values(["clip=none,1"]) == {"clip": [None, 1]}
+    assert len(phase_diagrams(rows, x="clip", where=named_values(["clip=none"])).runs) == 2
+
+
 def test_runs_that_ended_by_other_evaluations_are_told_apart() -> None:
     """The evaluations decide when a run has its ``until_accuracy``, and so how long it trains."""
     rows = [done(seed, gamma=gamma) | {"run_id": f"{gamma}-{every}-{seed}", "eval_every": every}

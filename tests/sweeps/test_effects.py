@@ -512,7 +512,7 @@ def test_missing_settings_are_one_stratum() -> None:
     rows = [{"g": i % 5, "y": float(i), "w": (None, math.nan)[i % 2]} for i in range(20)]
     names: Any
     for names in ("w", ["w"], {"w"}, pd.Index(["w"])):
-        assert ai.effect(rows, of="y", on="g", within=names).strata.keys() == {"default"}
+        assert ai.effect(rows, of="y", on="g", within=names).strata.keys() == {"none"}
 
 
 @pytest.mark.parametrize(

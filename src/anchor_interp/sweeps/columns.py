@@ -156,7 +156,7 @@ def word(value: Value) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if value is None:
-        return "default"
+        return "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
