@@ -66,7 +66,8 @@ def test_a_file_is_not_mistaken_for_another_module_of_its_name(
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / f"{name}.py").write_text(f"def mean(run): return {folder!r}")
     first = f"{tmp_path}/a/own_norms.py"
-    assert column_measure(f"{first}:mean").resolve()(None) == "a"
+    no_run: Any = None
+    assert column_measure(f"{first}:mean").resolve()(no_run) == "a"
     for name, taken in (("own_norms", first), ("statistics", statistics.__file__)):
         other = f"{tmp_path}/b/{name}.py"
         with pytest.raises(ConfigError, match=f"module {name} is {taken}, not {other}"):

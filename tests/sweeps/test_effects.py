@@ -381,8 +381,7 @@ SAID: dict[bool, list[Any]] = {
 def test_short_numbers_of_a_table_are_those_that_it_prints(kind: type) -> None:
     """As Python's floats they are 0.30000001: ``where`` kept the runs at 0.5 alone."""
     rows = [{"gamma": gamma, "y": gamma + i / 8} for gamma in (0.3, 0.5, 0.7) for i in range(5)]
-    rows.append({"gamma": None, "y": 1.0})
-    whole = pd.DataFrame(rows)
+    whole = pd.DataFrame([*rows, {"gamma": math.nan, "y": 1.0}])
     short = whole.assign(gamma=whole["gamma"].astype(kind))
     for asked in ({"where": {"gamma": [0.3, 0.5, 0.7]}}, {"between": [0.3, 0.7]}):
         expected = ai.effect(whole, of="y", on="gamma", **asked)
