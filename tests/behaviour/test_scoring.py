@@ -27,9 +27,11 @@ from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from anchor_interp.realistic.prontoqa import Prontoqa
 from anchor_interp.realistic.scan import Scan
+from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.loop import TrainState, fit
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import preset
+from anchor_interp.runs.session import Probes
 from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.contract import draw_aspects, draw_examples
@@ -245,7 +247,7 @@ def test_without_an_end_each_token_counts() -> None:
             return Dataset(tokens * inside, inside & (np.arange(8) > 0), lengths)
 
         def aspects(self, examples: Dataset) -> dict[str, list[str]]:
-            return {"half": ["one", "one", "other"] * (len(examples) // 3)}
+            return {"half": [("one", "one", "other")[i % 3] for i in range(len(examples))]}
 
     task = Copy()
     model = build_model(ModelConfig(d_vocab=6, n_ctx=7), InitConfig(0.3), seed=0)
@@ -261,6 +263,10 @@ def test_without_an_end_each_token_counts() -> None:
     assert abs(np.mean(shares) - right[asked].mean()) > 0.01
     one = np.arange(30) % 3 < 2
     assert found.splits[0].aspects[0].accuracy == pytest.approx(right[one][asked[one]].mean())
+    config = RunConfig(task, ModelConfig(d_vocab=6, n_ctx=7))
+    probes = Probes(config, draw_examples(task, "train", 256, seed=0))
+    of_probes = score_split(model, task, Split("id", "id"), draw_examples(task, "id", 512, seed=1))
+    assert probes.measure(model)["id_accuracy"] == pytest.approx(of_probes.accuracy)
     assert found.train_accuracy is found.ood_accuracy is None
     model.cfg.attention_dir = "bidirectional"
     with pytest.raises(ConfigError, match="bidirectional"):  # it would read what it is to predict
