@@ -34,7 +34,7 @@ from anchor_interp.runs.presets import preset
 from anchor_interp.runs.session import Probes
 from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import TASKS
-from anchor_interp.tasks.contract import draw_aspects, draw_examples
+from anchor_interp.tasks.contract import draw_aspects, draw_examples, untrained
 from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.hashing import random_integers
 from anchor_interp.tasks.task import Task
@@ -264,9 +264,10 @@ def test_without_an_end_each_token_counts() -> None:
     one = np.arange(30) % 3 < 2
     assert found.splits[0].aspects[0].accuracy == pytest.approx(right[one][asked[one]].mean())
     config = RunConfig(task, ModelConfig(d_vocab=6, n_ctx=7))
-    probes = Probes(config, draw_examples(task, "train", 256, seed=0))
-    of_probes = score_split(model, task, Split("id", "id"), draw_examples(task, "id", 512, seed=1))
-    assert probes.measure(model)["id_accuracy"] == pytest.approx(of_probes.accuracy)
+    training = draw_examples(task, "train", 256, seed=0)
+    probed = untrained(task, "id", draw_examples(task, "id", 512, seed=1), training)
+    expected = score_split(model, task, Split("id", "id"), probed).accuracy
+    assert Probes(config, training).measure(model)["id_accuracy"] == pytest.approx(expected)
     assert found.train_accuracy is found.ood_accuracy is None
     model.cfg.attention_dir = "bidirectional"
     with pytest.raises(ConfigError, match="bidirectional"):  # it would read what it is to predict
