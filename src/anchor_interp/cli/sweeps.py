@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked, to_dict
+from anchor_interp._util.schema import to_dict
 from anchor_interp.cli.options import PLAIN, Device, Output, Outputs, Switch, Workers
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ def sweep(
     from anchor_interp.sweeps.typed import typed_sweep
 
     plan = new_folder(out).resumed(typed_sweep(spec, axes, seeds=seeds))
-    checked(batch, int, "batch", low=0)
     measures = own_measures(measure)
     runner: Engine
     if engine == "local":

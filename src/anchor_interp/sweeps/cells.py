@@ -187,11 +187,6 @@ def in_order(states: Mapping[RunState, int]) -> dict[RunState, int]:
     return {state: states[state] for state in STATE_MARKS if states.get(state)}
 
 
-def measure_label(name: str) -> str:
-    """A measure in words; a user's own has its column's name."""
-    return MEASURE_LABELS.get(name, name)
-
-
 def _number(row: TableRow, name: str) -> float | None:
     value = row.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float | None):

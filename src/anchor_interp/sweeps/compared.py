@@ -166,6 +166,8 @@ def _rows(table: Any) -> list[TableRow]:
         table = table.reset_index("run_id") if "run_id" in table.index.names else table
         for name in table.columns[table.columns.duplicated()]:
             raise ConfigError(f"the column {name!r} occurs twice; keep one")
+        short = dict.fromkeys(table.select_dtypes(["float16", "float32"]), str)
+        table = table.astype(short).astype(dict.fromkeys(short, float))  # 0.3, not 0.30000001
         table = table.astype(object).where(table.notna(), None).to_dict("records")
     if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
         raise ConfigError(f"table is {shown(table)}; expected a sweep folder, its table or rows")

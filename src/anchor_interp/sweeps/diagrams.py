@@ -174,7 +174,8 @@ def _further(rows: Sequence[TableRow], maps: Sequence[str]) -> tuple[str, ...]:
     numeric = [name for name in columns if kind_of(row.get(name) for row in rows) in NUMERIC]
     for name in maps:
         check_column(name, "map", numeric)
-    return tuple(dict.fromkeys(name for name in maps if name not in MEASURE_LABELS))
+    drawn = MEASURE_LABELS.keys() - {"train_accuracy"}
+    return tuple(dict.fromkeys(name for name in maps if name not in drawn))
 
 
 def summary(diagrams: Diagrams) -> Iterator[dict[str, Value]]:

@@ -327,11 +327,15 @@ class Effect:
         if self.found is None:
             return f"{n}\n{self.sentence}"
         found, other = self.found, self.with_unfitted
-        also = f" ({other.effect:+.2f} with runs that did not converge)" if other else ""
+        form = ".3g" if "minus" in self.kind else ".2f"
+        also = f" ({other.effect:+{form}} with runs that did not converge)" if other else ""
         return (
-            f"effect: {self.kind} {found.effect:+.2f} [{found.low:.2f}, {found.high:.2f}]{also}\n"
-            f"p: {found.p:.2g}\n{n}\n"
-            f"power: an effect of {found.finds:.2f} is found with {POWER:.0%}; {self.least:g} "
+            f"effect: {self.kind} {found.effect:+{form}} "
+            f"[{found.low:{form}}, {found.high:{form}}]{also}
+p: {found.p:.2g}
+{n}
+"
+            f"power: an effect of {found.finds:{form}} is found with {POWER:.0%}; {self.least:g} "
             f"counts\n{self.sentence}"
         )
 
