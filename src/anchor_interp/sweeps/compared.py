@@ -83,10 +83,8 @@ def compared(
         raise ConfigError(f"{of} holds texts; expected the column of a number")
     between = _kinds(counted, on, between)
     names = _names(rows, within)
-    strata, unfitted = (
-        defaultdict[str, list[TableRow]](list),
-        defaultdict[str, list[TableRow]](list),
-    )
+    strata: dict[str, list[TableRow]] = defaultdict(list)
+    unfitted: dict[str, list[TableRow]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: sort_key(row, (on, of, *cluster))):
         at, reason = names[sort_key(row, within)], why[id(row)]
         asked = between is None or row.get(on) in between
