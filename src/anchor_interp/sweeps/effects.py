@@ -331,10 +331,7 @@ class Effect:
         also = f" ({other.effect:+{form}} with runs that did not converge)" if other else ""
         return (
             f"effect: {self.kind} {found.effect:+{form}} "
-            f"[{found.low:{form}}, {found.high:{form}}]{also}
-p: {found.p:.2g}
-{n}
-"
+            f"[{found.low:{form}}, {found.high:{form}}]{also}\np: {found.p:.2g}\n{n}\n"
             f"power: an effect of {found.finds:{form}} is found with {POWER:.0%}; {self.least:g} "
             f"counts\n{self.sentence}"
         )
