@@ -18,12 +18,12 @@ from thirty_keys import (
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.clusters import _tsne, key_mask_clusters, pair_clusters
+from anchor_interp.analysis.read_states import read_state
 from anchor_interp.analysis.sensitivity import order_influence, sensitivity
 from anchor_interp.analysis.similarity import (
     value_similarity,
 )
 from anchor_interp.analysis.similarity_contrast import centred_cosines
-from anchor_interp.analysis.states import read_state
 from anchor_interp.interventions.hooks import hooked
 from anchor_interp.models.exact import Mechanism, Normalization, exact_model
 from anchor_interp.tasks.sequences import draw

@@ -17,6 +17,7 @@ from thirty_keys import (
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError
+from anchor_interp.analysis.read_states import State, read_state
 from anchor_interp.analysis.similarity import (
     PAPER_VALUES,
     answer_similarity,
@@ -28,7 +29,6 @@ from anchor_interp.analysis.similarity_contrast import (
     centred_cosines,
     similarity_contrast,
 )
-from anchor_interp.analysis.states import State, read_state
 from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.models.exact import Mechanism, Normalization, exact_model
 from anchor_interp.tasks.anchor import TASKS

@@ -22,7 +22,7 @@ from torch import Tensor
 import anchor_interp as ai
 from anchor_interp._util.schema import to_dict
 from anchor_interp.analysis.logit_attribution import logit_lens
-from anchor_interp.analysis.probes import aligned_examples, find_twins
+from anchor_interp.analysis.parts import aligned_examples, find_twins
 from anchor_interp.behaviour.evaluation import accuracy
 from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.interventions.interchange import _Exchange, random_subspace, renamed_answers

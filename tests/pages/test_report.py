@@ -16,7 +16,7 @@ import torch
 from watched_page import Watched
 
 from anchor_interp._util.errors import StoreError
-from anchor_interp.analysis.findings import Findings, gather
+from anchor_interp.analysis.report_data import Findings, gather
 from anchor_interp.behaviour.phase import Decision, Phase
 from anchor_interp.cli.main import main
 from anchor_interp.interventions.subject import Subject

@@ -16,7 +16,8 @@ from sweep_rows import decay_sweep, depth_sweep, done, grid, not_done
 from watched_page import Watched
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.statistics import mean_interval
+from anchor_interp._util.statistics import Estimate, mean_interval
+from anchor_interp.cli.typed import named_values
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
 from anchor_interp.pages.diagram_marks import COLOURS
 from anchor_interp.pages.diagram_page import (
@@ -31,8 +32,7 @@ from anchor_interp.pages.style import inline_svg, settle
 from anchor_interp.sweeps.cells import STATE_MARKS, Cell
 from anchor_interp.sweeps.columns import TableRow, words
 from anchor_interp.sweeps.diagrams import Diagrams, phase_diagrams, summary
-from anchor_interp.sweeps.effects import Effect, Estimate, effect
-from anchor_interp.sweeps.typed import named_values
+from anchor_interp.sweeps.effects import Effect, effect
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{ 7*7 }}"
 

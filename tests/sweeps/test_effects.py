@@ -14,11 +14,13 @@ import pytest
 from scipy.stats import spearmanr, ttest_ind
 
 import anchor_interp as ai
+from anchor_interp._util import statistics
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis import statistics
+from anchor_interp._util.statistics import Estimate
 from anchor_interp.cli.main import main
 from anchor_interp.sweeps import compared
-from anchor_interp.sweeps.effects import Estimate, Stratum, find_rise, find_trend, judge_effect
+from anchor_interp.sweeps.effects import Stratum, find_rise, find_trend
+from anchor_interp.sweeps.judge import judge_effect
 
 
 def stratum(x: Any, y: Any, clusters: Any = None, **more: Any) -> Stratum:

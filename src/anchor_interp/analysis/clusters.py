@@ -19,13 +19,19 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.analysis.states import State, check_state, read_masked, read_state, state_name
+from anchor_interp.analysis.read_states import (
+    State,
+    check_state,
+    read_masked,
+    read_state,
+    state_name,
+)
 from anchor_interp.interventions.masks import mask_position
 from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.factors import Factors, Floats
 from anchor_interp.tasks.functions import Ints, Pair
+from anchor_interp.tasks.sequence_factors import Factors, Floats
 from anchor_interp.tasks.sequences import Place, Sequences
 
 _SCORED = 2_000

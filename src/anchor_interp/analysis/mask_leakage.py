@@ -15,9 +15,9 @@ from anchor_interp.interventions.masks import Paths, mask_edges, mask_position, 
 from anchor_interp.interventions.metrics import logit_difference
 from anchor_interp.interventions.patching import SMALLEST_DIFFERENCE
 from anchor_interp.interventions.subject import Subject
-from anchor_interp.models.finite import rounding
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.inputs import finite_rows
+from anchor_interp.models.number_checks import rounding
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import contrast_pairs

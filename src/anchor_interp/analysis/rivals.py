@@ -9,10 +9,10 @@ from jaxtyping import Float
 
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
+from anchor_interp._util.statistics import permutation_p
 from anchor_interp.analysis.attention import attention_rollout
 from anchor_interp.analysis.circuits import Circuit, Performance, random_circuits, reachable_circuit
 from anchor_interp.analysis.routes import ROUTES, route_edges
-from anchor_interp.analysis.statistics import permutation_p
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts
 from anchor_interp.interventions.edge_outputs import edge_outputs
 

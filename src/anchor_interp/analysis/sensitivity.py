@@ -12,12 +12,12 @@ import numpy as np
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.analysis.states import State, check_state, read_state, state_name
+from anchor_interp.analysis.read_states import State, check_state, read_state, state_name
 from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.factors import Factor, Factors, Floats
 from anchor_interp.tasks.functions import Pair
+from anchor_interp.tasks.sequence_factors import Factor, Factors, Floats
 from anchor_interp.tasks.sequences import Place
 
 

@@ -19,9 +19,9 @@ from jaxtyping import Bool, Float, Int64
 from anchor_interp.behaviour.phase import AspectScore, Baseline, SplitScore
 from anchor_interp.models.batches import IGNORED, masked_batch
 from anchor_interp.models.decoding import generate
-from anchor_interp.models.finite import at_least_float32, check_finite
 from anchor_interp.models.forward import place_logits
 from anchor_interp.models.networks import Network
+from anchor_interp.models.number_checks import at_least_float32, check_finite
 from anchor_interp.models.shapes import most_positions
 from anchor_interp.models.transformer import HookedTransformer, device
 from anchor_interp.tasks.contract import draw_aspects, draw_baselines, right_or_wrong

@@ -34,9 +34,9 @@ from anchor_interp.interventions.residual_edges import (
     recorded_outputs,
     run_kept,
 )
-from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import answer_logits
 from anchor_interp.models.inputs import Rows, finite_rows
+from anchor_interp.models.number_checks import check_finite
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal
 from anchor_interp.tasks.examples import Examples, as_examples, check_aligned, order_of
 

@@ -21,8 +21,8 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import Edit, activations, hooked
 from anchor_interp.interventions.masks import mask_edges
-from anchor_interp.models.finite import at_least_float32, rounding
 from anchor_interp.models.inputs import Rows
+from anchor_interp.models.number_checks import at_least_float32, rounding
 from anchor_interp.models.transformer import Edges, HookedTransformer, Inputs
 
 

@@ -39,8 +39,8 @@ from anchor_interp.interventions.patched_passes import (
 )
 from anchor_interp.interventions.sites import Site, check_sites, site_mask
 from anchor_interp.interventions.subject import MOST_SEED, Subject, subject_of
-from anchor_interp.models.finite import at_least_float32, check_answers, check_finite
 from anchor_interp.models.inputs import model_rows
+from anchor_interp.models.number_checks import at_least_float32, check_answers, check_finite
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import InterchangePairs

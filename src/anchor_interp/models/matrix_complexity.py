@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import shown
-from anchor_interp.models.finite import check_finite
+from anchor_interp.models.number_checks import check_finite
 
 MAX_NEURONS = 2048  # most that cosines compare: the unembedding of a language model has 50,000
 GAUSSIAN_DRAWS = 8

@@ -33,8 +33,10 @@ from anchor_interp.pages.page import (
 )
 from anchor_interp.sweeps.cells import MEASURE_LABELS, STATE_MARKS, Cell, in_order
 from anchor_interp.sweeps.columns import TableRow, Value, label, listed, word, words
+from anchor_interp.sweeps.compared import FEWEST
 from anchor_interp.sweeps.diagrams import Diagram, Diagrams, phase_diagrams, plain_diagrams, summary
-from anchor_interp.sweeps.effects import FEWEST, LEVEL, Effect, effect
+from anchor_interp.sweeps.effects import Effect, effect
+from anchor_interp.sweeps.judge import LEVEL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -24,7 +24,7 @@ from anchor_interp.tasks.examples import Split
 from anchor_interp.tasks.task import Task
 
 if TYPE_CHECKING:
-    from anchor_interp.analysis.findings import Findings
+    from anchor_interp.analysis.report_data import Findings
 
 EXAMPLE_SEED = 0
 """Seed of the example that the page shows of every split."""

@@ -3,7 +3,7 @@
 A finished run counts with the measurements of its last checkpoint, even if it is undertrained. A
 run that diverged, failed or is unfinished has no measurements: it appears as a mark and is
 excluded from means. The interval of a mean is Student's
-(:func:`anchor_interp.analysis.statistics.mean_interval`), cut to the range of the measure.
+(:func:`anchor_interp._util.statistics.mean_interval`), cut to the range of the measure.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.analysis.statistics import mean_interval
+from anchor_interp._util.statistics import mean_interval
 from anchor_interp.behaviour.phase import (
     MEASUREMENTS,
     PAPER,

@@ -16,7 +16,7 @@ import numpy as np
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.rounding import decimal
 from anchor_interp._util.schema import checked, shown, suggestion
-from anchor_interp.analysis.mechanism import NUMBERS
+from anchor_interp.analysis.fingerprint_numbers import NUMBERS
 from anchor_interp.behaviour.phase import CellAccuracy
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.runs.config import TrainConfig

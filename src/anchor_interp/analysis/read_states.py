@@ -31,10 +31,10 @@ from einops import einsum, rearrange
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
+from anchor_interp.models.number_checks import check_finite
 from anchor_interp.models.transformer import HookedTransformer, layout
-from anchor_interp.tasks.factors import Floats
+from anchor_interp.tasks.sequence_factors import Floats
 from anchor_interp.tasks.sequences import Place, Sequences
 
 State = Literal["X", "V", "OV", "X_ao", "X_do"]
