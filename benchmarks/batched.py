@@ -24,7 +24,7 @@ from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import RUNS
-from anchor_interp.sweeps.stacked import Member, Stack
+from anchor_interp.sweeps.model_stack import Member, Stack
 from measuring import in_turns, machine, ratio
 
 AIMS = {"cpu": (8, 1.0), "cuda": (256, 10.0)}

@@ -42,7 +42,7 @@ from anchor_interp.runs.objectives import draw_training, make_objective
 from anchor_interp.runs.presets import RUNS, preset
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.train import train
-from anchor_interp.sweeps.stacked import Member, Stack
+from anchor_interp.sweeps.model_stack import Member, Stack
 from batched import done
 from measuring import Row, in_turns, machine, number, of_range, ratio, spread, table
 from train_step import executed_products

@@ -75,7 +75,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 @functools.cache
 def ask_page() -> str:
     """Specimens of the quickstart's recipes, called A, B and C as on the site's home, answer."""
-    from anchor_interp.analysis.asking import to_ask
+    from anchor_interp.analysis.ask_data import to_ask
     from anchor_interp.pages.ask_page import render_ask
 
     names = zip(LETTERS, QUICKSTART, strict=True)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from anchor_interp import AnchorInterpError
-from anchor_interp.sweeps.effects import Estimate
+from anchor_interp._util.statistics import Estimate
 from claims import Judgement
 
 FIGURES = Path(__file__).parents[1] / "figures" / "papers"

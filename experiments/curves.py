@@ -28,7 +28,7 @@ from anchor_interp.runs.store import writing
 from anchor_interp.sweeps.spec import Grid
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.sequences import draw
-from effects import Row, grouped
+from claim_effects import Row, grouped
 from studies import Study, write_csv
 
 FITTED = 0.99  # training accuracy, in two rows in a row

@@ -19,7 +19,7 @@ from anchor_interp.pages.diagram_marks import COLOURS
 from anchor_interp.pages.mechanism_figures import condensation_map
 from anchor_interp.pages.style import INK, panel, plain_ticks, single
 from anchor_interp.runs.run import Run, load
-from effects import Rows, Test, grouped, having, never_came, value_of, values_of
+from claim_effects import Rows, Test, grouped, having, never_came, value_of, values_of
 from measures import log_steps
 from random_settings import RUNS as RANDOM
 from studies import TABLES, Data

@@ -1,4 +1,4 @@
-"""Judges every claim, and fills in what pages of docs say of claims and runs.
+"""Judges every claim, and fills docs/claims.md, README and other pages with the verdicts.
 
 Something stands between two comments that name it::
 
@@ -29,9 +29,9 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.files import write_output, write_text
 from anchor_interp._util.schema import canonical_json
 from anchor_interp.analysis.routes import RouteName
+from claim_effects import Row, Rows
 from claims import Claim, Judgement, Verdict, archived, claims_of, family, judge_all, scripts
 from common import FIGURES, effect_text, estimate_text, montage, runs_text
-from effects import Row, Rows
 from forest import forests
 from random_settings import RUNS as RANDOM
 from studies import Data, Study, known

@@ -13,14 +13,14 @@ import numpy as np
 
 from anchor_interp import Run, along, answer_map, route_scores
 from anchor_interp._util.errors import StoreError
-from anchor_interp.analysis.mechanism import FINGERPRINT, NUMBERS
+from anchor_interp.analysis.fingerprint_numbers import FINGERPRINT, NUMBERS
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.embeddings import embedding_structure, key_embeddings
 from anchor_interp.runs.measurements import Measure, kept
 from anchor_interp.tasks.sequences import draw
-from effects import Row, never_came, number_of
+from claim_effects import Row, never_came, number_of
 from learning_order import broken_pairs, detection, lateness, learning_curves
 
 Numbers = dict[str, float | str | None]  # columns of a study's table: numbers, or a phase's name

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from anchor_interp import TASKS, RunConfig
-from effects import Difference, Trend, equal
+from claim_effects import Difference, Trend, equal
 from studies import Grid, Study, override, preset
 
 # The narrow NeurIPS model from which random settings start, and the runs of figures 6 and 8.

@@ -31,8 +31,8 @@ from anchor_interp.sweeps.spec import Grid as Grid
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table_files import read_csv
 from anchor_interp.tasks.functions import Pair
+from claim_effects import Row, Rows
 from claims import scripts
-from effects import Row, Rows
 from measures import MEASURES, numbers
 
 TABLES = Path(__file__).parent / "tables"

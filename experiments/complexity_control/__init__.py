@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 from anchor_interp.sweeps.diagrams import Diagram, phase_diagrams
-from effects import Row, Rows, Trend, equal
+from claim_effects import Row, Rows, Trend, equal
 from random_settings import IN_CONTROL, POST
 from studies import Data, override, preset
 

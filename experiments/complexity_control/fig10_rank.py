@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.pages.style import panel
+from claim_effects import Trend, values_of
 from claims import Claim
 from common import Panels
 from complexity_control import AT_EQUAL_DECAY, KNOWN_PRE, over
-from effects import Trend, values_of
 from figure import main
 from studies import Data
 

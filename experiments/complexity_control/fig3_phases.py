@@ -20,11 +20,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.pages.diagram_curves import along_axis
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
+from claim_effects import Difference, Effect, Finding, Mean, Row, Rows, Test, grouped
 from claims import Claim
 from common import Panels
 from complexity_control import AT_EQUAL_DECAY, IN_PRE, KNOWN_PRE, holding, over, plane
 from drawing import by_phase
-from effects import Difference, Effect, Finding, Mean, Row, Rows, Test, grouped
 from figure import main
 from random_settings import INFERENTIAL, MEMORIZING, PHASE_2
 from random_settings import RUNS as RANDOM

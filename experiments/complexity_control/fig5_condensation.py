@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import TASKS, Affine, Anchor
 from anchor_interp.pages.diagram_maps import rank_map
+from claim_effects import Alike, Difference, Row, Rows, equal, value_of, values_of
 from claims import Claim
 from common import Panels
 from complexity_control import (
@@ -32,7 +33,6 @@ from complexity_control import (
     plane,
 )
 from drawing import by_phase, condensed, drawn_models, embedded, runs_by_phase, strips, titled
-from effects import Alike, Difference, Row, Rows, equal, value_of, values_of
 from figure import main
 from measures import rank_share
 from random_settings import IN_CONTROL, INFERENTIAL, KNOWN, MEMORIZING, PHASE_2, STRATUM, between

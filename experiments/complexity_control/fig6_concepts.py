@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.pages.style import INK, QUALITATIVE, panel
+from claim_effects import Difference, equal, grouped, values_of
 from claims import Claim
 from common import Panels
 from complexity_control import span
@@ -26,7 +27,6 @@ from concepts.drawings import Drawings, drawings
 from concepts.figures import tiled
 from concepts.pictures import bits_of, every_node
 from concepts.presets import TASKS
-from effects import Difference, equal, grouped, values_of
 from figure import main
 from ledger import table
 from studies import Data, Grid, Study, override

@@ -27,13 +27,23 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import effects
 from anchor_interp.pages.style import INK, QUALITATIVE, legend_below, panel, plain_ticks
 from anchor_interp.tasks.catalog import named_task
+from claim_effects import (
+    Difference,
+    Number,
+    Row,
+    Rows,
+    Test,
+    equal,
+    grouped,
+    having,
+    never_came,
+    values_of,
+)
 from claims import Claim, registered
 from common import Panels
 from complexity_control import span
-from effects import Difference, Number, Row, Rows, Test, equal, grouped, values_of
 from figure import main
 from ledger import table
 from measures import log_steps
@@ -272,7 +282,7 @@ def draw(data: Data) -> Panels:
             row.append((f"{title}, at random (ID)", others))
         if "prontoqa" in studies:
             figure = over_data(
-                rows, epochs, lambda row: not effects.never_came(row), "epochs to a loss of 0.05"
+                rows, epochs, lambda row: not never_came(row), "epochs to a loss of 0.05"
             )
             row.append(("(E) epochs to fit", figure))
         panels.append(row)
@@ -302,7 +312,7 @@ def over_data(rows: Rows, of: Number, fits: Test, label: str = "accuracy") -> Fi
             axes.plot([], [], "o", color=colour, label=words)
             for (size,), mine in grouped(corner, ("n_sequences",)).items():
                 at = sizes.index(size) + 0.19 * (place - 1.5)
-                mine = effects.having(mine, of)
+                mine = having(mine, of)
                 for row, value in zip(mine, values_of(mine, of), strict=True):
                     face = colour if fits(row) else "none"
                     axes.plot(at, value, "o", color=colour, mfc=face, ms=4, alpha=0.7)

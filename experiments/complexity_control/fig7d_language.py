@@ -19,12 +19,12 @@ from matplotlib.ticker import LogLocator
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anchor_interp.analysis.statistics import Floats
+from anchor_interp._util.statistics import Floats
 from anchor_interp.pages.style import QUALITATIVE, panel
+from claim_effects import Difference, Row, Rows, equal, grouped, number_of, values_of
 from claims import Claim
 from common import Panels
 from complexity_control import span
-from effects import Difference, Row, Rows, equal, grouped, number_of, values_of
 from figure import main
 from ledger import table
 from measures import CURVE, CURVE_POINTS

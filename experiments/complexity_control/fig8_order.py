@@ -23,17 +23,17 @@ from matplotlib.figure import Figure
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import RunConfig
-from anchor_interp.analysis.statistics import mean_interval
+from anchor_interp._util.statistics import mean_interval
 from anchor_interp.pages.style import single
 from anchor_interp.tasks import anchor
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.functions import Affine, Override, Pair
+from claim_effects import Difference, Mean, Row, Rows, equal, number_of, values_of
 from claims import Claim, registered
 from common import Panels
 from complexity_control import CONTROL, LARGE, SMALL
 from drawing import HOLLOW, legend, over_depth, strip, strips
 from drawing import SMALL as BLUE
-from effects import Difference, Mean, Row, Rows, equal, number_of, values_of
 from figure import main
 from learning_order import Detection, detection
 from ledger import table

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from anchor_interp import ConfigError, Dataset, RunConfig
 from anchor_interp._util.schema import checked
-from anchor_interp.models.finite import check_finite
+from anchor_interp.models.number_checks import check_finite
 from anchor_interp.runs.loop import Objective
 from anchor_interp.tasks.hashing import batch_indices, random_integers, stream_key
 

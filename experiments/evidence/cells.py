@@ -20,8 +20,8 @@ from anchor_interp.interventions.patched_passes import Replacement, replaced_run
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import Sequences, assemble, draw_noise
+from claim_effects import Row
 from common import spread
-from effects import Row
 from evidence.measured import mixtures
 from evidence.verdict import half
 from ledger import table

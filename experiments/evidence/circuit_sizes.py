@@ -14,8 +14,8 @@ from anchor_interp import EdgeAblation, Run, load, prune, score_circuit
 from anchor_interp.analysis.rivals import rollouts
 from anchor_interp.runs import zoo
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
+from claim_effects import Row, Rows
 from common import say, spread
-from effects import Row, Rows
 from ledger import table
 
 N = 100

@@ -17,8 +17,8 @@ from anchor_interp.analysis.circuits import Performance, prune, score_circuit
 from anchor_interp.analysis.rivals import compare_circuit
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
+from claim_effects import Row, Rows
 from common import spread
-from effects import Row, Rows
 from evidence.measured import count, ends, others, used
 from ledger import table
 

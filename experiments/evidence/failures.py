@@ -13,7 +13,7 @@ from pathlib import Path
 from anchor_interp import ConfigError, EdgeAblation, Run, answer_map, load, prune, route_scores
 from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
-from effects import Row, Rows
+from claim_effects import Row, Rows
 from evidence.measured import EVIDENCE
 from ledger import table
 

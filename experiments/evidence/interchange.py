@@ -21,8 +21,8 @@ from anchor_interp.interventions.interchange import (
     renamed_answers,
 )
 from anchor_interp.tasks.counterfactuals import InterchangePairs, interchange_pairs
+from claim_effects import Row, Rows
 from common import spread
-from effects import Row, Rows
 from evidence.measured import count, ends, used
 from ledger import table
 

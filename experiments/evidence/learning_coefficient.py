@@ -25,7 +25,7 @@ from anchor_interp._util.errors import StoreError
 from anchor_interp.models.complexity import first_query_matrix
 from anchor_interp.models.matrix_complexity import stable_rank
 from anchor_interp.runs import zoo
-from effects import Row
+from claim_effects import Row
 from evidence.measured import finished
 from ledger import table
 

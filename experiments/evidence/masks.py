@@ -13,8 +13,8 @@ from anchor_interp import ConfigError, Run, load
 from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.interventions.masks import Paths
 from anchor_interp.tasks.sequences import Place, drawn_sequences
+from claim_effects import Row, Rows
 from common import spread
-from effects import Row, Rows
 from evidence.margins import FRESH_SEEDS
 from evidence.measured import ends, others, used
 from ledger import table

@@ -8,7 +8,7 @@ import numpy as np
 
 from anchor_interp import Run, answer_map, sample
 from anchor_interp.models.embeddings import key_embeddings
-from effects import Row, Rows
+from claim_effects import Row, Rows
 from evidence.measured import mixtures
 from ledger import table
 

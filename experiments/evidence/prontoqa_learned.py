@@ -22,11 +22,11 @@ from anchor_interp import Dataset, Prontoqa, preset
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.signals import stop_signals
 from anchor_interp.models.batches import masked_batch
-from anchor_interp.models.forward import fast_logits
+from anchor_interp.models.forward import place_logits
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.loop import StepEvent, TrainState
-from effects import Row
+from claim_effects import Row
 from studies import write_csv
 
 _WORDS = Prontoqa().words
@@ -104,7 +104,7 @@ def _parts(sentences: list[list[int]]) -> Iterator[str]:
 def along(model: HookedTransformer, examples: Dataset, parts: np.ndarray) -> Row:
     """Mean loss in nats, and share of right tokens, of each part."""
     batch = masked_batch(examples, model.cfg.n_ctx, next(model.parameters()).device)
-    logits = fast_logits(model, batch.tokens, batch.places)[: len(parts)]
+    logits = place_logits(model, batch.tokens, batch.places)[: len(parts)]
     targets = batch.targets[: len(parts)]
     losses = F.cross_entropy(logits, targets, reduction="none").cpu().numpy()
     right = (logits.argmax(-1) == targets).cpu().numpy()

@@ -22,8 +22,8 @@ from anchor_interp.runs.presets import RECIPES
 from anchor_interp.runs.schedule import total_decay
 from anchor_interp.sweeps.engine import each_alone
 from anchor_interp.sweeps.local import LocalEngine
+from claim_effects import Row
 from common import exit_code
-from effects import Row
 from evidence.margins import FRESH_SEEDS, MARGINS
 from evidence.measured import tell
 from ledger import table

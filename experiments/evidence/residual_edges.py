@@ -26,8 +26,8 @@ from anchor_interp.interventions.edge_ablation import EdgeAblation, Parts
 from anchor_interp.models.transformer import HookedTransformer as Model
 from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
+from claim_effects import Row, Rows
 from common import say
-from effects import Row, Rows
 from ledger import table
 
 N = 100

@@ -8,7 +8,7 @@ from anchor_interp import Run, answer_map, fingerprint, load, verdict
 from anchor_interp._util.schema import to_dict
 from anchor_interp.models.exact import Mechanism
 from anchor_interp.runs.zoo import names
-from effects import Row, Rows
+from claim_effects import Row, Rows
 from ledger import table
 
 

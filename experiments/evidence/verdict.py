@@ -25,14 +25,14 @@ from anchor_interp import analysis, train
 from anchor_interp._util.errors import LockedError
 from anchor_interp._util.files import write_text
 from anchor_interp._util.schema import canonical_json
-from anchor_interp.analysis.mechanism import FINGERPRINT
+from anchor_interp.analysis.fingerprint_numbers import FINGERPRINT
 from anchor_interp.pages.style import panel, save
 from anchor_interp.runs.config import RunConfig, override, run_id
 from anchor_interp.runs.measurements import measure_run
 from anchor_interp.sweeps.columns import CIRCUMSTANCES
 from anchor_interp.sweeps.rows import planned_row, updated_row
+from claim_effects import Row
 from common import FIGURES
-from effects import Row
 from evidence import verdict_score as scores
 from evidence.verdict_score import GIVEN, PHASES, VerdictScore
 from ledger import table

@@ -26,12 +26,12 @@ from sklearn.tree import DecisionTreeClassifier
 
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import from_dict
-from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
-from anchor_interp.analysis.statistics import Floats
+from anchor_interp._util.statistics import Floats
+from anchor_interp.analysis.fingerprint_numbers import NUMBERS, Fingerprint
 from anchor_interp.analysis.verdict import LINES, Line, Verdict, leaning, verdict
 from anchor_interp.analysis.verdict import VERDICT_NUMBERS as VERDICT
 from anchor_interp.behaviour.phase import NEAR, PAPER, Phase
-from effects import Row, Rows, value_of
+from claim_effects import Row, Rows, value_of
 
 PHASES: tuple[Phase, ...] = ("memorizing", "composite", "symmetric", "inferential")
 GIVEN = (*PHASES, "mixture", "unclear")

@@ -12,10 +12,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import TASKS, Affine, Anchor, AnchorTask
 from anchor_interp.tasks.rules import PAPER_ANCHORS
+from claim_effects import Difference, Rise, Row, among, grouped, values_of
 from claims import registered
 from common import Panels
 from drawing import strips
-from effects import Difference, Rise, Row, among, grouped, values_of
 from figure import main
 from studies import Data, Grid, Study, override, preset
 

@@ -17,10 +17,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from anchor_interp import AnchorTask
 from anchor_interp.tasks.functions import Anchor, Override, Pair, Table
 from anchor_interp.tasks.rules import PAPER_ANCHORS
+from claim_effects import Mean, Rise, Row, equal, grouped, number_of, values_of
 from claims import registered
 from common import Panels
 from drawing import strips
-from effects import Mean, Rise, Row, equal, grouped, number_of, values_of
 from figure import main
 from studies import Data, Grid, Study, override, preset
 

@@ -20,11 +20,11 @@ from anchor_interp import RunConfig
 from anchor_interp.realistic.finite_sets import drawn_rows, finite_splits
 from anchor_interp.tasks.functions import Ints
 from anchor_interp.tasks.hashing import random_bits
+from claim_effects import Row, among, values_of
 from claims import registered
 from common import Panels
 from complexity_control import CONTROL
 from drawing import strips
-from effects import Row, among, values_of
 from figure import main
 from later.windows import LITTLE, LR, QUARTERS, STEPS, WARMUP, NotWorse, quarter, window
 from studies import Data, Grid, Study, override

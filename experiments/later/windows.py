@@ -20,11 +20,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import RunConfig
+from claim_effects import Difference, Finding, Mean, Rise, Row, Rows, among, grouped, values_of
 from claims import registered
 from common import Panels
 from complexity_control import CONTROL
 from drawing import strips
-from effects import Difference, Finding, Mean, Rise, Row, Rows, among, grouped, values_of
 from figure import main
 from studies import Data, Grid, Study, override
 

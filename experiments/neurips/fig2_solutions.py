@@ -28,10 +28,10 @@ from anchor_interp.pages import style
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
 from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, panel
 from anchor_interp.sweeps.diagrams import phase_diagrams
+from claim_effects import Difference, Mean, Rise, Row, Rows, equal, grouped
 from claims import registered
 from common import Panels, spread
 from curves import FITTED, by_run, curve_study, read_curves
-from effects import Difference, Mean, Rise, Row, Rows, equal, grouped
 from figure import main
 from ledger import table
 from neurips import PAPER, at_rate, until_fitted

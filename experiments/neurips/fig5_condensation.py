@@ -14,10 +14,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from claim_effects import Difference, Row
 from claims import Claim, registered
 from common import Panels
 from drawing import condensed, drawn_models, embedded, runs_by_phase, titled
-from effects import Difference, Row
 from figure import main
 from neurips import until_fitted
 from random_settings import IN_NEURIPS, INFERENTIAL, KNOWN, SYMMETRIC, between, over_gamma

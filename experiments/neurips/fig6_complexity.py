@@ -18,11 +18,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.tasks import anchor
+from claim_effects import Mean, Row, Rows, never_came
 from claims import registered
 from common import Panels
 from complexity_control import CONTROL, LARGE, SMALL
 from drawing import over_depth
-from effects import Mean, Row, Rows, never_came
 from figure import main
 from measures import log_steps
 from neurips import at_rate

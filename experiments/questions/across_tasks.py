@@ -18,14 +18,14 @@ from scipy.stats import norm
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from anchor_interp.analysis import statistics
-from anchor_interp.analysis.statistics import POWER, Floats, permutation_p
+from anchor_interp._util import statistics
+from anchor_interp._util.statistics import POWER, Estimate, Floats, permutation_p
 from anchor_interp.pages.style import INK, QUALITATIVE, legend_below, panel
-from anchor_interp.sweeps.effects import Estimate, Stratum, shuffles, standard
+from anchor_interp.sweeps.effects import Stratum, shuffles, standard
+from claim_effects import Effect, Finding, Number, Row, Rows, finding_of, having, values_of, varied
 from claims import Claim
 from common import Panels
 from complexity_control.fig7_tasks import FITTED, at_random, square
-from effects import Effect, Finding, Number, Row, Rows, finding_of, having, values_of, varied
 from figure import main
 from ledger import table
 from measures import rank_share

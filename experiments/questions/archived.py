@@ -15,11 +15,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp import AnchorTask, Override, Table
+from claim_effects import Row, grouped, never_came, values_of
 from common import Panels
 from complexity_control import CONTROL
 from complexity_control.fig8_order import noise
 from drawing import strips
-from effects import Row, grouped, never_came, values_of
 from figure import main
 from studies import Data, Grid, Study, override
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from claim_effects import Mean, equal, grouped, values_of
 from claims import registered
 from common import Panels
 from drawing import strips
-from effects import Mean, equal, grouped, values_of
 from figure import main
 from random_settings import RAW
 from studies import Data

@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from anchor_interp.pages.style import INK, panel
+from claim_effects import Mean, Row, Rows, among, having, values_of
 from claims import registered
 from common import Panels
 from drawing import GROUPS, strips
-from effects import Mean, Row, Rows, among, having, values_of
 from figure import main
 from studies import Data, Grid, Study, override, preset
 

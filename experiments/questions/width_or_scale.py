@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from anchor_interp import ModelConfig, RunConfig
 from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, legend_below, panel
 from anchor_interp.runs.schedule import last_step
+from claim_effects import Rise, Row, Rows, equal
 from claims import registered
 from common import Panels
 from curves import by_run, curve_study
-from effects import Rise, Row, Rows, equal
 from figure import main
 from neurips import PAPER, at_rate
 from studies import Data

@@ -2,6 +2,8 @@
 
 from ._util.errors import AnchorInterpError as AnchorInterpError
 from ._util.errors import ConfigError as ConfigError
+from .analysis.analyze import analyze as analyze
+from .analysis.analyze import analyze_model as analyze_model
 from .analysis.attribution_patching import attribution_patch as attribution_patch
 from .analysis.circuits import ablate_each as ablate_each
 from .analysis.circuits import prune as prune
@@ -11,11 +13,9 @@ from .analysis.fingerprint import fingerprint as fingerprint
 from .analysis.fingerprint import fingerprint_model as fingerprint_model
 from .analysis.learning_coefficient import learning_coefficient as learning_coefficient
 from .analysis.logit_attribution import attribute_logits as attribute_logits
-from .analysis.overview import analyze as analyze
-from .analysis.overview import analyze_model as analyze_model
 from .analysis.routes import route_scores as route_scores
 from .analysis.verdict import verdict as verdict
-from .behaviour.answers import answer_map as answer_map
+from .behaviour.answer_map import answer_map as answer_map
 from .behaviour.evaluation import evaluate as evaluate
 from .behaviour.phase import Evaluation as Evaluation
 from .behaviour.phase import classify as classify

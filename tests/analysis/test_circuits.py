@@ -21,6 +21,7 @@ from anchor_interp.interventions.edge_outputs import edge_outputs
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import TASKS
+from anchor_interp.tasks.examples import Examples
 from anchor_interp.tasks.sequences import aligned_sequences, position_roles
 
 OF: dict[Mechanism, RouteName] = {
@@ -256,6 +257,20 @@ def test_random_circuits_have_as_many_edges_in_every_layer(
     assert one.others[2].faithfulness == one.faithfulness
     k = (one.random_logit_difference >= one.faithfulness.logit_difference).sum()
     assert one.p_logit_difference == (1 + k) / 13
+
+
+def test_the_routes_lead_to_where_the_answer_is_read() -> None:
+    """What stands behind the answer changes no rival in a causal model."""
+    model, given = random_model("pre"), SEQUENCES.examples()
+    behind = np.pad(given.tokens, ((0, 0), (0, 1)), mode="edge")
+    short, long = (
+        compare_circuit(bench, Circuit(bench.reachable, bench.roles), n_random=1).others
+        for tokens in (given.tokens, behind)
+        for bench in [EdgeAblation(model, Examples(tokens, at=8, places=given.places), "zero")]
+    )
+    assert [(one.name, one.size) for one in short] == [(one.name, one.size) for one in long]
+    for one, other in zip(short, long, strict=True):
+        assert numbers(one.faithfulness) == pytest.approx(numbers(other.faithfulness))
 
 
 def watch(bench: EdgeAblation, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:

@@ -18,12 +18,12 @@ from thirty_keys import (
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.analysis.clusters import _tsne, key_mask_clusters, pair_clusters
+from anchor_interp.analysis.read_states import read_state
 from anchor_interp.analysis.sensitivity import order_influence, sensitivity
 from anchor_interp.analysis.similarity import (
     value_similarity,
 )
 from anchor_interp.analysis.similarity_contrast import centred_cosines
-from anchor_interp.analysis.states import read_state
 from anchor_interp.interventions.hooks import hooked
 from anchor_interp.models.exact import Mechanism, Normalization, exact_model
 from anchor_interp.tasks.sequences import draw
@@ -44,10 +44,10 @@ def test_clusters_of_exact_models(normalization: Normalization) -> None:
     # at the second anchor the lookup model has collected the ordered pair
     lookup = pair_clusters(known_model("lookup", normalization), SMALL, place="second", n=500)
     assert known(lookup.silhouette_order) > 0.1
-    # inferential models have no pair: at the end of layer 0 there is only noise
+    # inferential models have no pair: at the end of layer 0 nothing is left but rounding
     inferential = pair_clusters(known_model("inferential", normalization), SMALL, n=500)
-    assert abs(inferential.agreement_unordered) < 0.05
-    assert known(inferential.silhouette_unordered) < 0
+    assert inferential.n_clusters == 1
+    assert inferential.agreement_unordered == inferential.silhouette_unordered == 0
 
 
 @pytest.mark.parametrize("mechanism", ["inferential", "symmetric"])
@@ -118,15 +118,15 @@ def test_t_sne_maps_coinciding_points_together() -> None:
     generator = np.random.default_rng(0)
     distinct = generator.standard_normal((30, 5))
     index = np.arange(90) % 30
-    mapped = _tsne(distinct[index] + 1e-9 * generator.standard_normal((90, 5)), seed=0)
+    mapped = _tsne(distinct[index] + 1e-9 * generator.standard_normal((90, 5)), 1e-5, seed=0)
     assert (mapped[:30] == mapped[30:60]).all()
     assert len(np.unique(mapped, axis=0)) == 30
     triangle = np.array([[0.0, 0, 3], [0, 4, 0], [0, 0, 0]])
-    few = _tsne(triangle[[0, 1, 2, 1, 0]], seed=0)
+    few = _tsne(triangle[[0, 1, 2, 1, 0]], 1e-5, seed=0)
     assert (few[0] == few[4]).all()
     sides = [np.linalg.norm(few[i] - few[j]) for i, j in ((0, 1), (1, 2), (0, 2))]
     np.testing.assert_allclose(np.array(sides) / sides[0], [1, 0.8, 0.6], rtol=1e-3)
-    assert not _tsne(np.full((6, 3), 2.0), seed=0).any()
+    assert not _tsne(np.full((6, 3), 2.0), 1e-5, seed=0).any()
 
 
 def test_factors_that_add_up_have_their_shares_of_the_variance() -> None:
@@ -193,6 +193,7 @@ def test_the_ratio_of_codes(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         found = order_influence(known_model("lookup", "post"), SMALL, state="X_ao", n=100)
         assert found.ratio == (None if expected is None else pytest.approx(expected, abs=0.05))
+        assert (found.change is None) == (table is rounding)
 
 
 def test_activations_that_are_not_finite_are_refused() -> None:

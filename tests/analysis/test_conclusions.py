@@ -13,9 +13,9 @@ import anchor_interp as ai
 from anchor_interp.analysis import conclusions as say
 from anchor_interp.analysis.attention import SequenceAttention, attention_examples
 from anchor_interp.analysis.circuits import CircuitScores, Performance
+from anchor_interp.analysis.fingerprint_numbers import NUMBERS, Fingerprint
 from anchor_interp.analysis.mask_leakage import mask_leakages
-from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
-from anchor_interp.analysis.probes import Patched
+from anchor_interp.analysis.parts import Patched
 from anchor_interp.analysis.routes import RouteScores, route_scores
 from anchor_interp.analysis.sensitivity import order_influence
 from anchor_interp.analysis.similarity import value_similarity

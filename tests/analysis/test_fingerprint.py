@@ -22,7 +22,7 @@ from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import from_dict, to_dict
 from anchor_interp.analysis import fingerprint as module
 from anchor_interp.analysis.fingerprint import fingerprint, fingerprint_model, seen_pairs_only
-from anchor_interp.analysis.mechanism import (
+from anchor_interp.analysis.fingerprint_numbers import (
     FINGERPRINT,
     NUMBERS,
     Fingerprint,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import EACH_EXACT, LAYOUTS
+from small_models import EACH_EXACT, LAYOUTS, lens_model
 from thirty_keys import (
     SMALL,
     arbitrary_model,
@@ -17,6 +17,7 @@ from thirty_keys import (
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError
+from anchor_interp.analysis.read_states import State, read_state
 from anchor_interp.analysis.similarity import (
     PAPER_VALUES,
     answer_similarity,
@@ -28,7 +29,6 @@ from anchor_interp.analysis.similarity_contrast import (
     centred_cosines,
     similarity_contrast,
 )
-from anchor_interp.analysis.states import State, read_state
 from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.models.exact import Mechanism, Normalization, exact_model
 from anchor_interp.tasks.anchor import TASKS
@@ -143,10 +143,11 @@ def test_ov_does_not_depend_on_the_basis_inside_a_head() -> None:
         assert np.isclose(before.contrast.difference, after.contrast.difference) == same
 
 
-@pytest.mark.parametrize("normalization", LAYOUTS)
-def test_each_tensor_is_what_its_reader_sees(normalization: Normalization) -> None:
+@pytest.mark.parametrize("normalization", [*LAYOUTS, None])
+def test_each_tensor_is_what_its_reader_sees(normalization: Normalization | None) -> None:
     """Weights applied to a tensor by hand give what the model computes from it."""
-    model = arbitrary_model(normalization)
+    olmo = lens_model(original_architecture="Olmo2ForCausalLM")
+    model = olmo if normalization is None else arbitrary_model(normalization)
     sequences = draw(SMALL, SMALL.pairs, "all", 5, seed=0, stream="states")
     rows = torch.arange(5), torch.from_numpy(sequences.positions("first"))
 

@@ -20,7 +20,7 @@ import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import from_dict
 from anchor_interp.analysis.fingerprint import fingerprint, fingerprint_model
-from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
+from anchor_interp.analysis.fingerprint_numbers import NUMBERS, Fingerprint
 from anchor_interp.analysis.verdict import (
     LINES,
     RULES,

@@ -15,8 +15,8 @@ from torch import nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import canonical_json, from_dict
+from anchor_interp.analysis.analyze import analyze_model
 from anchor_interp.analysis.fingerprint import fingerprint_model
-from anchor_interp.analysis.overview import analyze_model
 from anchor_interp.behaviour import evaluation as module
 from anchor_interp.behaviour.evaluation import Training, evaluate, predict
 from anchor_interp.behaviour.phase import Evaluation, classify, decide

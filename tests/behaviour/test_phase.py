@@ -76,6 +76,19 @@ def test_each_rule_decides_at_its_threshold(evaluation: Evaluation, phase: Phase
     assert classify(evaluation) == phase
 
 
+@pytest.mark.parametrize("share", [0.8949, 0.8952, 0.89951, 0.899996])
+def test_a_reason_shows_on_which_side_of_its_line_a_share_is(share: float) -> None:
+    """Rounded to two decimals it would say 0.90 < 0.9."""
+    of_commuting = measured(ood=0.1, commutativity=share - 0.2)
+    of_task = SplitScore("far", "ood", share - 0.4, 1.0, 9)
+    without = replace(measured(ood=share - 0.4, key=None), splits=(of_task,))
+    fresh = replace(measured(train=None), cells=CellAccuracy(share, 1, 0, 0))
+    for evaluation in (measured(train=share), measured(seen=share), of_commuting, without, fresh):
+        ((less, line),) = re.findall(r"([\d.]+) < ([\d.]+)", decide(evaluation).reason)
+        assert float(less) < float(line)
+        assert len(less) <= 8
+
+
 @pytest.mark.parametrize(
     ("ood", "chance", "phase"),
     [(0.75, 0.5, "inferential"), (0.74, 0.5, "other"), (0.5, 0.0, "inferential")],

@@ -27,12 +27,14 @@ from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model
 from anchor_interp.realistic.prontoqa import Prontoqa
 from anchor_interp.realistic.scan import Scan
+from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.loop import TrainState, fit
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.presets import preset
+from anchor_interp.runs.session import Probes
 from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import TASKS
-from anchor_interp.tasks.contract import draw_aspects, draw_examples
+from anchor_interp.tasks.contract import draw_aspects, draw_examples, untrained
 from anchor_interp.tasks.examples import Dataset, Split
 from anchor_interp.tasks.hashing import random_integers
 from anchor_interp.tasks.task import Task
@@ -144,11 +146,11 @@ def test_a_proof_may_be_longer_than_the_right_one() -> None:
 
 def test_many_numbers_are_counted_in_ranges() -> None:
     values, shares = [*range(-7, 93), 92], np.array([*[0.0] * 50, *[1.0] * 51])
-    found = list(scoring._by("size", values, shares))
+    found = list(scoring._by("size", values, lambda rows: float(shares[rows].mean())))
     assert [(score.value, score.high) for score in found][:2] == [(-7, -4), (-3, 0)]
     assert found[-1] == AspectScore("size", 89, 92, 1.0, 5)
     assert [score.accuracy for score in found] == [0] * 12 + [0.5] + [1] * 12
-    assert len(list(scoring._by("size", values[:32], shares[:32]))) == 32
+    assert len(list(scoring._by("size", values[:32], lambda _: 0.0))) == 32
 
 
 def test_a_task_may_score_answers_itself(
@@ -240,19 +242,32 @@ def test_without_an_end_each_token_counts() -> None:
 
         def examples(self, split: str, n: int, *, seed: int) -> Dataset:
             tokens = random_integers(8 * n, 6, seed=seed, stream=split).reshape(n, 8)
-            mask = np.ones_like(tokens, bool)
-            mask[:, 0] = False
-            return Dataset(tokens, mask, np.full(n, 8))
+            lengths = np.where(np.arange(n) % 2, 8, 2)
+            inside = np.arange(8) < lengths[:, None]
+            return Dataset(tokens * inside, inside & (np.arange(8) > 0), lengths)
+
+        def aspects(self, examples: Dataset) -> dict[str, list[str]]:
+            return {"half": [("one", "one", "other")[i % 3] for i in range(len(examples))]}
 
     task = Copy()
     model = build_model(ModelConfig(d_vocab=6, n_ctx=7), InitConfig(0.3), seed=0)
     drawn = draw_examples(task, "id", 30, seed=0)
     with torch.no_grad():
         guessed = model(torch.from_numpy(drawn.inputs)).argmax(-1).numpy()
-    expected = (guessed == drawn.tokens[:, 1:]).mean(1)
-    np.testing.assert_allclose(right_answers(model, task, drawn), expected)
+    asked, right = drawn.mask[:, 1:], guessed == drawn.tokens[:, 1:]
+    shares = [r[a].mean() for r, a in zip(right, asked, strict=True)]
+    np.testing.assert_allclose(right_answers(model, task, drawn), shares)
     found = evaluate(model, task, n=30)
-    assert found.id_accuracy == pytest.approx(expected.mean())
+    # of all tokens: an answer of seven counts as seven of one token
+    assert found.id_accuracy == pytest.approx(right[asked].mean())
+    assert abs(np.mean(shares) - right[asked].mean()) > 0.01
+    one = np.arange(30) % 3 < 2
+    assert found.splits[0].aspects[0].accuracy == pytest.approx(right[one][asked[one]].mean())
+    config = RunConfig(task, ModelConfig(d_vocab=6, n_ctx=7))
+    training = draw_examples(task, "train", 256, seed=0)
+    probed = untrained(task, "id", draw_examples(task, "id", 512, seed=1), training)
+    expected = score_split(model, task, Split("id", "id"), probed).accuracy
+    assert Probes(config, training).measure(model)["id_accuracy"] == pytest.approx(expected)
     assert found.train_accuracy is found.ood_accuracy is None
     model.cfg.attention_dir = "bidirectional"
     with pytest.raises(ConfigError, match="bidirectional"):  # it would read what it is to predict

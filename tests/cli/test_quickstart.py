@@ -41,7 +41,7 @@ def test_quickstart_trains_prints_draws_and_resumes(
     monkeypatch.setattr(
         "anchor_interp.pages.report.write_report", lambda _, path, ask: reports.append(path / ask)
     )
-    monkeypatch.setattr("anchor_interp.analysis.asking.to_ask", list)  # takes seconds a run
+    monkeypatch.setattr("anchor_interp.analysis.ask_data.to_ask", list)  # takes seconds a run
     monkeypatch.setattr(
         "anchor_interp.pages.ask_page.write_ask", lambda names, path: asked.append((path, names))
     )

@@ -15,9 +15,9 @@ from matplotlib.text import Text
 
 import anchor_interp
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.findings import gather
+from anchor_interp.analysis.analyze import analyze
 from anchor_interp.analysis.fingerprint import fingerprint
-from anchor_interp.analysis.overview import analyze
+from anchor_interp.analysis.report_data import gather
 from anchor_interp.behaviour.evaluation import evaluate
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.pages.report import render

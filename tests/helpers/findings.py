@@ -1,7 +1,7 @@
 """What a finding tells."""
 
-from anchor_interp.sweeps.effects import Estimate
-from effects import Finding
+from anchor_interp._util.statistics import Estimate
+from claim_effects import Finding
 
 
 def told(finding: Finding | None) -> Estimate:

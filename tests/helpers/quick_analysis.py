@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from anchor_interp.analysis import clusters, fingerprint, probes
+from anchor_interp.analysis import clusters, fingerprint, parts
 from anchor_interp.analysis.sensitivity import sensitivity
 from anchor_interp.models import embeddings
 from anchor_interp.runs import session
@@ -25,9 +25,9 @@ def evidence_alone(patch: pytest.MonkeyPatch) -> None:
 
 def quick_parts(patch: pytest.MonkeyPatch) -> None:
     """Two coordinates in place of t-SNE, few permutations and examples, and the evidence alone."""
-    patch.setattr(clusters, "_tsne", lambda points, _: points[:, :2].copy())
+    patch.setattr(clusters, "_tsne", lambda points, *_: points[:, :2].copy())
     patch.setattr(embeddings, "PERMUTATIONS", 50)
-    patch.setattr(probes, "MOST", 40)
+    patch.setattr(parts, "MOST", 40)
     evidence_alone(patch)
 
 

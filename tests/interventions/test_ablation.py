@@ -16,8 +16,8 @@ import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions import edge_ablation
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts, reachable_edges
-from anchor_interp.interventions.edge_outputs import ablate_edges, edge_outputs
-from anchor_interp.interventions.hooks import activations
+from anchor_interp.interventions.edge_outputs import EdgeOutputs, ablate_edges, edge_outputs
+from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.interventions.masks import mask_edges, no_edges
 from anchor_interp.models.transformer import HookedTransformer, has_hooks, token_rows
 from anchor_interp.tasks.examples import Examples
@@ -267,6 +267,13 @@ def test_heads_and_mlps_are_ablated_as_by_hooks(model: HookedTransformer, way: A
     assert row.accuracy == float((logits.argmax(-1) == bench.answers).double().mean())
 
 
+def test_a_mean_of_many_sequences_does_not_overflow_in_half_precision() -> None:
+    n, carried = 3_000, 32.0
+    patterns = torch.ones(1, n, 1, 2, 2, dtype=torch.float16)
+    values = torch.full((1, n, 2, 1, 3), carried, dtype=torch.float16)
+    assert (EdgeOutputs(patterns, values).mean().products == carried).all()
+
+
 def test_each_sequence_needs_its_reference() -> None:
     model = random_model()
     none, mlps = no_edges(model, 9), torch.ones(3, 1, 9, dtype=torch.bool)
@@ -309,6 +316,14 @@ def test_bad_input_is_refused(
     with pytest.raises(ConfigError, match=message) as caught:
         EdgeAblation(random_model(), **({"sequences": SEQUENCES} | arguments))
     assert "\n" not in str(caught.value)
+
+
+def test_logits_that_are_not_finite_without_edges_are_refused() -> None:
+    """A norm without an epsilon divides by 0 where attention writes nothing."""
+    model = random_model("pre")
+    norm = {"blocks.0.hook_attn_out": lambda out: out / out.norm(dim=-1, keepdim=True)}
+    with hooked(model, norm), pytest.raises(ConfigError, match="with parts ablated, are not"):
+        EdgeAblation(model, aligned_sequences(FEW_KEYS, 2, 6, seed=0), "zero")
 
 
 def test_bad_models_are_refused() -> None:

@@ -4,6 +4,7 @@ In a causal model nothing behind the answer matters: each example alone, cut off
 the same numbers as all of them padded together.
 """
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from torch import Tensor
 import anchor_interp as ai
 from anchor_interp._util.schema import to_dict
 from anchor_interp.analysis.logit_attribution import logit_lens
-from anchor_interp.analysis.probes import aligned_examples, find_twins
+from anchor_interp.analysis.parts import aligned_examples, find_twins
 from anchor_interp.behaviour.evaluation import accuracy
 from anchor_interp.interventions.edge_ablation import EdgeAblation
 from anchor_interp.interventions.interchange import _Exchange, random_subspace, renamed_answers
@@ -236,6 +237,21 @@ def test_the_order_of_examples_changes_nothing() -> None:
         assert analysis.examples.circuit is not None
         found.append(json.dumps(to_dict(analysis.examples)))  # NaN equals itself
     assert found[0] == found[1] == found[2]
+
+
+def test_copies_of_examples_change_nothing() -> None:
+    """No residual edge is judged on a copy of what it was found on."""
+    model = random_model(n_layers=1)
+    tokens = np.random.default_rng(0).integers(0, 100, (12, 6))
+    answers = ai.last_logits(model, torch.from_numpy(tokens)).argmax(-1).numpy()
+    found = []
+    for n in (1, 4):
+        given = ai.Examples(tokens.repeat(n, 0), answers.repeat(n))
+        analysis = ai.analyze_model(model, given, quiet=True)
+        assert analysis.examples is not None
+        assert analysis.examples.n == 12 * n
+        found.append(json.dumps(to_dict(dataclasses.replace(analysis.examples, n=0))))
+    assert found[0] == found[1]
 
 
 def test_a_metric_without_a_value_in_a_patched_run_is_refused(model: HookedTransformer) -> None:

@@ -171,6 +171,13 @@ def test_an_interchange_with_itself_changes_nothing(narrow: InterchangePairs) ->
         assert (result.base, result.untouched) == (1, 1)
 
 
+def test_all_of_it_everywhere_is_the_source_in_half_precision(pairs: InterchangePairs) -> None:
+    model = anchor_interp.load("tiny/inferential/1", dtype=torch.bfloat16).model
+    site, itself = Site("resid_post", 0, "all"), dataclasses.replace(pairs, base=pairs.source)
+    exchanged, own = (interchange(model, each, site) for each in (pairs, itself))
+    assert exchanged.cross_entropy == own.cross_entropy
+
+
 def test_batches_do_not_touch_each_other(pairs: InterchangePairs) -> None:
     model = anchor_interp.load("tiny/inferential/1", dtype=torch.float64).model
     results = [interchange(model, pairs, HALFWAY, batch_size=size) for size in (1, 7, 1000)]

@@ -6,13 +6,14 @@ import jaxtyping
 import pytest
 import torch
 from decoder import decode
-from small_models import EACH_EXACT, FEW_KEYS, LAYOUTS, random_model, small_exact
+from small_models import EACH_EXACT, FEW_KEYS, LAYOUTS, lens_model, random_model, small_exact
 from torch import Tensor
+from versions import only_3
 
 from anchor_interp._util.errors import ConfigError, HookError
 from anchor_interp.analysis import mask_leakage as leakage
 from anchor_interp.analysis.mask_leakage import mask_leakage
-from anchor_interp.interventions.hooks import activations
+from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.interventions.masks import (
     edge,
     mask_edges,
@@ -166,6 +167,24 @@ def test_only_a_renormalised_full_mask_hides_a_token_from_any_model(
     assert mask_leakage(model, FEW_KEYS, sequences, place) > 1e-6
 
 
+@only_3
+def test_a_renormalised_mask_hides_a_token_beside_a_sink() -> None:
+    """As if the token had no score at all: the sink takes its share of what is left."""
+    model, sequences = lens_model(use_attention_sinks=True), inner(12)
+    assert mask_leakage(model, FEW_KEYS, sequences, "first", renormalise=True) < 1e-12
+    hidden = torch.from_numpy(sequences.tokens == FEW_KEYS.tokens[0])[:, None, None]
+
+    def unscored(scores: Tensor) -> Tensor:
+        own = torch.eye(scores.shape[-1], dtype=torch.bool)  # which no mask hides
+        return scores.masked_fill(hidden & ~own, -torch.inf)
+
+    names = [f"blocks.{layer}.attn.hook_attn_scores" for layer in range(2)]
+    with hooked(model, dict.fromkeys(names, unscored)):
+        expected = last_logits(model, sequences)
+    with mask_position(model, sequences, hidden[:, 0, 0], renormalise=True):
+        torch.testing.assert_close(last_logits(model, sequences), expected)
+
+
 def test_a_leak_is_the_largest_range_value_by_value(
     model: HookedTransformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +203,16 @@ def test_a_leak_is_the_largest_range_value_by_value(
     largest = [(found.amax(0) - found.amin(0)).max() for found in (hidden, free)]
     found = mask_leakage(model, FEW_KEYS, sequences, "second", paths="direct")
     assert found == pytest.approx(float(largest[0] / largest[1]), abs=1e-12)
+
+
+def test_nothing_leaks_from_a_token_that_only_rounding_tells() -> None:
+    """Values that are the same everywhere: the pattern's sum is 1 up to rounding."""
+    model = random_model()
+    for block in model.blocks:
+        block.attn.W_V.data.zero_()
+        block.attn.b_V.data.fill_(1)
+    with pytest.raises(ConfigError, match="the logits do not depend on the first token"):
+        mask_leakage(model, FEW_KEYS, inner(12), "first")
 
 
 def test_a_token_at_the_last_position_cannot_be_hidden() -> None:

@@ -19,7 +19,7 @@ import anchor_interp as ai
 from anchor_interp.analysis.attention import attention_patterns
 from anchor_interp.analysis.flow import information_flow
 from anchor_interp.analysis.logit_attribution import logit_lens
-from anchor_interp.analysis.probes import aligned_examples, find_twins
+from anchor_interp.analysis.parts import aligned_examples, find_twins
 from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.patched_passes import Replacement, replaced_run

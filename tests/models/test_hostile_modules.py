@@ -259,7 +259,7 @@ def test_queries_keys_and_values_of_nanogpt_are_told_apart() -> None:
     nano.h._modules["0"].attn.c_attn = fused = nn.Linear(16, 48)
     initialize(nano, ai.InitConfig(0.5, gamma_qk=0.9, gamma_vo=0.2), seed=0)
     rows = ai.complexity(nano).to_frame().set_index("name")
-    for name, part in zip("qkv", fused.weight.detach().double().split(16), strict=True):
+    for name, part in zip("qkv", fused.weight.detach().double().view(3, 16, 16), strict=True):
         largest = torch.linalg.matrix_norm(part, 2)
         rank = float(part.square().sum() / largest.square())
         assert rows.loc[f"h.0.attn.c_attn.{name}", "stable_rank"] == pytest.approx(rank, rel=1e-4)

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from anchor_interp.behaviour.answer_map import AnswerMap
+from anchor_interp.behaviour.answer_map_numbers import AnswerMap
 from anchor_interp.pages.answer_figures import answer_maps
 
 

@@ -11,9 +11,9 @@ import torch
 from watched_page import Watched
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.asking import Asked, shape_of, to_ask, weights_to_send
-from anchor_interp.behaviour.answer_map import AnswerMap
-from anchor_interp.behaviour.answers import known_functions
+from anchor_interp.analysis.ask_data import Asked, shape_of, to_ask, weights_to_send
+from anchor_interp.behaviour.answer_map import known_functions
+from anchor_interp.behaviour.answer_map_numbers import AnswerMap
 from anchor_interp.interventions.masks import mask_position
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.models.transformer import HookedTransformer, build_model

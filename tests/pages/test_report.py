@@ -16,7 +16,7 @@ import torch
 from watched_page import Watched
 
 from anchor_interp._util.errors import StoreError
-from anchor_interp.analysis.findings import Findings, gather
+from anchor_interp.analysis.report_data import Findings, gather
 from anchor_interp.behaviour.phase import Decision, Phase
 from anchor_interp.cli.main import main
 from anchor_interp.interventions.subject import Subject
@@ -182,6 +182,20 @@ def test_runs_of_two_tasks_differ_in_what_both_have() -> None:
     assert not any(each.startswith(("kind", "normalization", "anchors")) for each in said)
     near = [override(configs[0], lr=lr) for lr in (0.002, 0.0020000001)]
     assert differences(near) == ["lr (0.002, 0.0020000001)"]
+    seldom = [override(configs[0], eval_every=every) for every in (100, 200)]
+    assert differences(seldom) == []
+    ending = [override(each, until_accuracy=0.9) for each in seldom]  # when this is seen
+    assert differences(ending) == ["eval_every (100, 200)"]
+
+
+@pytest.mark.usefixtures("words_alone")
+def test_the_page_says_how_long_a_run_trained(found: Findings) -> None:
+    """A fitted run ends before the most steps that its configuration allows."""
+    config = override(found.config, until_accuracy=0.9, steps=4_000)
+    fitted = dataclasses.replace(found, config=config, step=1_234)
+    assert re.search(r"short\">\s*1,234 steps", render([fitted]))
+    undone = render([dataclasses.replace(fitted, done=False)])
+    assert "not done: step 1,234 of at most 4,000" in undone
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from findings import told
 from scipy.stats import spearmanr
 
+from claim_effects import Row
 from claims import Claim, judge
-from effects import Row
 from questions.across_tasks import CLAIMS, STUDIES, TASK_RUNS, AcrossTasks
 
 CONDENSED = AcrossTasks("condensation", runs=STUDIES)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy.stats import hypergeom, ttest_1samp, ttest_ind
 
-from anchor_interp.analysis.statistics import DRAWN, student_quantile
-from effects import EXACT_UP_TO, against_zero, two_samples
+from anchor_interp._util.statistics import DRAWN, student_quantile
+from claim_effects import EXACT_UP_TO, against_zero, two_samples
 
 Sample = Sequence[int]
 

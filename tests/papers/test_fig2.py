@@ -12,8 +12,8 @@ from short import SHORT
 
 import anchor_interp as ai
 import curves
+from claim_effects import Row
 from claims import judge
-from effects import Row
 from neurips import fig2_solutions as wide
 
 STUDY = "figure2-wide"

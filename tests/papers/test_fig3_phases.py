@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from findings import told
 
+from claim_effects import Row
 from claims import judge
 from complexity_control.fig3_phases import CLAIMS, in_range
 from complexity_control.fig4_masks import mask_drawing
 from drawing import drawn_models
-from effects import Row
 from studies import Data
 
 CLAIM = [claim for claim in CLAIMS if claim.name == "c4-phases"]

@@ -8,12 +8,12 @@ from killed_training import config as of_preset
 
 from anchor_interp.runs.config import override
 from anchor_interp.runs.train import train
+from claim_effects import Row
 from claims import judge
 from common import montage
 from complexity_control.fig6_concepts import CLAIMS, concept_graph, draw, unseen
 from concepts.drawings import drawings
 from concepts.presets import TASKS
-from effects import Row
 from measures import attributes
 from studies import Data
 

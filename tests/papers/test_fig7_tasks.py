@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from claim_effects import Row
 from claims import judge
 from complexity_control.fig7_tasks import CLAIMS, RUNS, SEEDS, square
-from effects import Row
 
 CORNERS = ("scan", "cogs", "addition", "prontoqa")  # studies of all four combinations
 NAMES = {claim.name for claim in CLAIMS if claim.effect.runs}

@@ -11,9 +11,9 @@ import anchor_interp
 import measures
 from anchor_interp.realistic import corpus_tokens
 from anchor_interp.realistic.corpus import Corpus
+from claim_effects import Row
 from claims import judge
 from complexity_control.fig7d_language import CLAIMS, GAMMAS, crossing, curves
-from effects import Row
 from measures import CURVE, CURVE_POINTS
 
 NAMES, SEEDS = {claim.name for claim in CLAIMS}, range(1000, 1005)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from findings import told
 
-from anchor_interp.sweeps.effects import Estimate
+from anchor_interp._util.statistics import Estimate
+from claim_effects import Difference, Effect, Finding, Mean, Rise, Rows, Trend, equal, two_samples
 from claims import Claim, Judgement, holm, judge
-from effects import Difference, Effect, Finding, Mean, Rise, Rows, Trend, equal, two_samples
 
 
 def rows(n: int = 40, **columns: Any) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from anchor_interp.interventions.subject import subject_of
 from anchor_interp.runs.schedule import total_decay
 from anchor_interp.sweeps.rows import planned_row
 from anchor_interp.tasks.contract import draw_examples
-from effects import Row, grouped
+from claim_effects import Row, grouped
 from later import bridge, memory, modular, windows
 from questions import routes_first
 from studies import task_columns

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 from findings import told
 
+from anchor_interp._util import statistics
 from anchor_interp._util.errors import StoreError
-from anchor_interp.analysis import statistics
-from claims import Claim, Judgement, family, judge
-from complexity_control.fig5_condensation import HALF_A_STEP, log_rank_share
-from effects import (
+from claim_effects import (
     Alike,
     Difference,
     Effect,
@@ -25,6 +23,8 @@ from effects import (
     equal,
     two_samples,
 )
+from claims import Claim, Judgement, family, judge
+from complexity_control.fig5_condensation import HALF_A_STEP, log_rank_share
 from measures import rank_share
 from random_settings import RUNS as RANDOM
 from random_settings import STRATUM

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from findings import told
 
-from effects import Finding, Rise, Row
+from claim_effects import Finding, Rise, Row
 
 
 def runs(group: int, xs: list[float], ys: list[float]) -> list[Row]:

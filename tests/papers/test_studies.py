@@ -19,9 +19,9 @@ from anchor_interp.runs.config import override, read_config
 from anchor_interp.runs.measurements import Measure
 from anchor_interp.sweeps.spec import Grid
 from anchor_interp.tasks.anchor import BROKEN_GROUPS
+from claim_effects import Row
 from claims import REGISTERED
 from complexity_control.fig8_order import broken_task
-from effects import Row
 from studies import Data, Study, broken_groups, known, read_study, task_columns, train
 
 TABLES = studies.TABLES

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from anchor_interp._util.errors import StoreError
-from anchor_interp.analysis.mechanism import NUMBERS
+from anchor_interp.analysis.fingerprint_numbers import NUMBERS
 from anchor_interp.analysis.verdict import JUDGED, LINES
 from anchor_interp.analysis.verdict import VERDICT_NUMBERS as EVIDENCE
-from effects import Row
+from claim_effects import Row
 from evidence import verdict, verdict_score
 from evidence.verdict_score import (
     PHASES,

@@ -3,7 +3,7 @@
 import pytest
 
 import curves
-from effects import Row
+from claim_effects import Row
 from neurips import PAPER
 from questions import width_or_scale as question
 

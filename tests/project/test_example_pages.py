@@ -15,7 +15,7 @@ from torch import Tensor
 
 import anchor_interp as ai
 import own_task
-from anchor_interp.analysis.probes import find_twins
+from anchor_interp.analysis.parts import find_twins
 from anchor_interp.tasks.examples import order_of
 
 STEPS = {"induction": 200, "modular_addition": 150}

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from damaged_files import change_embedding, flip_one_bit, hole
 
-from anchor_interp.analysis import findings
+from anchor_interp.analysis import report_data
 from anchor_interp.behaviour import evaluation
 from anchor_interp.pages import report
 from anchor_interp.runs import loop, objectives, run, session
@@ -400,7 +400,7 @@ def report_faults() -> list[Fault]:
         fault("signal", "Ctrl-C while figures are drawn", 130, "interrupted",
               inside=when_called(report, "render", kill_self(signal.SIGINT))),
         fault("out of memory", "while runs are analysed", 1, "out of memory",
-              inside=when_called(findings, "complexity", give_up_on(MemoryError("no room")))),
+              inside=when_called(report_data, "complexity", give_up_on(MemoryError("no room")))),
         fault("hostile weights", "one bit changed", 1, "SHA-256 differs",
               **damage("checkpoints/00000040/weights.safetensors", flip_one_bit)),
         fault("metrics lost", "a damaged line", 1, "damaged in line 1",

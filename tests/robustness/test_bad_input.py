@@ -20,7 +20,7 @@ import torch
 import anchor_interp as ai
 from anchor_interp._util.environment import limited_threads, resolve_device
 from anchor_interp._util.schema import to_dict
-from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint
+from anchor_interp.analysis.fingerprint_numbers import NUMBERS, Fingerprint
 from anchor_interp.behaviour.evaluation import predict
 from anchor_interp.behaviour.phase import Thresholds
 from anchor_interp.models.shapes import MODELS

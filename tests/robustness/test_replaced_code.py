@@ -34,7 +34,7 @@ from anchor_interp.runs import zoo
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.objectives import make_objective
-from anchor_interp.sweeps.stacked import Member, Stack
+from anchor_interp.sweeps.model_stack import Member, Stack
 from anchor_interp.tasks.counterfactuals import contrast_pairs, interchange_pairs
 from anchor_interp.tasks.sequences import aligned_sequences
 

@@ -1,6 +1,8 @@
 """Measurements kept in a run folder: what is returned, what is measured again, what is refused."""
 
 import shutil
+import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,15 @@ from anchor_interp._util.errors import (
     UnknownSchemaError,
 )
 from anchor_interp._util.progress import Progress
-from anchor_interp.runs.measurements import FILE, Measure, keep, kept, lacking, measure_run
+from anchor_interp.runs.measurements import (
+    FILE,
+    Measure,
+    column_measure,
+    keep,
+    kept,
+    lacking,
+    measure_run,
+)
 from anchor_interp.runs.run import Run, load
 from anchor_interp.sweeps.engine import Job, RunResult
 from anchor_interp.sweeps.local import LocalEngine
@@ -45,6 +55,23 @@ NORM = Measure("norm", f"{__name__}:norm")
 def run(finished_run: Run, tmp_path: Path) -> Run:
     shutil.copytree(finished_run.folder.path, tmp_path / "run")
     return load(tmp_path / "run")
+
+
+def test_a_file_is_not_mistaken_for_another_module_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The function of the first file would be measured under the name of the second."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for folder, name in (("a", "own_norms"), ("b", "own_norms"), ("b", "statistics")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / f"{name}.py").write_text(f"def mean(run): return {folder!r}")
+    first = f"{tmp_path}/a/own_norms.py"
+    no_run: Any = None
+    assert column_measure(f"{first}:mean").resolve()(no_run) == "a"
+    for name, taken in (("own_norms", first), ("statistics", statistics.__file__)):
+        other = f"{tmp_path}/b/{name}.py"
+        with pytest.raises(ConfigError, match=f"module {name} is {taken}, not {other}"):
+            column_measure(f"{other}:mean")
 
 
 def test_a_value_is_kept_with_its_version_step_and_weights(run: Run) -> None:

@@ -17,9 +17,10 @@ import anchor_interp
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import bounded
 from anchor_interp.analysis.attention import sequence_attention
-from anchor_interp.analysis.findings import gather
+from anchor_interp.analysis.report_data import gather
 from anchor_interp.behaviour.phase import Phase, decide
 from anchor_interp.cli.main import main
+from anchor_interp.cli.typed import typed_sweep
 from anchor_interp.models.complexity import complexity
 from anchor_interp.pages.attention_views import example_views
 from anchor_interp.realistic.scan import Scan
@@ -34,7 +35,6 @@ from anchor_interp.sweeps.folder import SweepFolder, read_table
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table_files import from_csv, from_parquet, to_csv, to_parquet
-from anchor_interp.sweeps.typed import typed_sweep
 from anchor_interp.tasks import registry
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.catalog import task_name

@@ -14,7 +14,7 @@ import torch
 
 from anchor_interp._util import files, lock
 from anchor_interp._util.errors import AnchorInterpError, ConfigError, LockedError, StoreError
-from anchor_interp._util.limits import memory_limit
+from anchor_interp._util.machine_limits import memory_limit
 from anchor_interp._util.schema import to_dict
 from anchor_interp.runs.config import RunConfig, override
 from anchor_interp.runs.run import Run

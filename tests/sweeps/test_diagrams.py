@@ -16,10 +16,12 @@ from sweep_rows import decay_sweep, depth_sweep, done, grid, not_done
 from watched_page import Watched
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.statistics import mean_interval
+from anchor_interp._util.statistics import Estimate, mean_interval
+from anchor_interp.cli.typed import named_values
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
 from anchor_interp.pages.diagram_marks import COLOURS
 from anchor_interp.pages.diagram_page import (
+    _parts,
     conclusion,
     effects,
     highest,
@@ -30,8 +32,7 @@ from anchor_interp.pages.style import inline_svg, settle
 from anchor_interp.sweeps.cells import STATE_MARKS, Cell
 from anchor_interp.sweeps.columns import TableRow, words
 from anchor_interp.sweeps.diagrams import Diagrams, phase_diagrams, summary
-from anchor_interp.sweeps.effects import Effect, Estimate, effect
-from anchor_interp.sweeps.typed import named_values
+from anchor_interp.sweeps.effects import Effect, effect
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{ 7*7 }}"
 
@@ -95,12 +96,51 @@ def test_any_column_of_numbers_can_be_mapped() -> None:
     assert cell(found, 0.4).measures["spread"].n == 0
     assert [row["spread"] for row in summary(found)] == [-1, None]
     assert inline_svg(accuracy_map(found.diagrams[0], "spread"), "p").count("p-cell-") >= 2
+    small = [row | {"spread": (row.get("spread") or 0) / 1e4} for row in rows]
+    page = render_diagrams(phase_diagrams(small, maps="spread"), [])
+    for number in ("-0.0001", "-0.0004", "0.0002"):  # the mean and two runs, not 0.00
+        assert re.search(rf'<td class="n[^>]*>{number}\b', page), number
     for name, message in (
         ("sprad", "did you mean 'spread'"),
         ("phase", "map is 'phase'; expected"),
     ):
         with pytest.raises(ConfigError, match=message):
             phase_diagrams(rows, maps=name)
+
+
+def test_training_accuracy_is_mapped_if_asked_for() -> None:
+    """Of all measures it alone has no map by itself."""
+    rows = [done(seed, gamma=gamma, lr=lr, train=0.9 + lr) for gamma in (0.3, 0.4)
+            for lr in (0.01, 0.02) for seed in range(2)]  # fmt: skip
+    found = phase_diagrams(rows, maps=("train_accuracy", "ood_accuracy"), best_over="lr")
+    assert found.maps == ("train_accuracy",)
+    (part,) = _parts(found)
+    (drawn,) = (picture for picture in part.pictures if picture.about == "map-train_accuracy")
+    shown = [text.get_text() for text in drawn.figure.axes[0].texts]
+    assert shown == ["0.92", "0.92"]
+
+
+def test_no_clipping_is_not_called_the_default() -> None:
+    """The default clips at 1."""
+    rows = [done(seed, ood=seed / 4) | {"run_id": f"{clip}-{seed}", "clip": clip}
+            for clip in (None, 1.0) for seed in range(2)]  # fmt: skip
+    found = phase_diagrams(rows)
+    assert found.diagrams[0].x.values == (None, 1)
+    ticks = accuracy_map(found.diagrams[0], "ood_accuracy").axes[0].get_xticklabels()
+    assert [tick.get_text() for tick in ticks] == ["none", "1"]
+    assert named_values(["clip=none,1"]) == {"clip": [None, 1]}
+    assert len(phase_diagrams(rows, x="clip", where=named_values(["clip=none"])).runs) == 2
+
+
+def test_runs_that_ended_by_other_evaluations_are_told_apart() -> None:
+    """The evaluations decide when a run has its ``until_accuracy``, and so how long it trains."""
+    rows = [done(seed, gamma=gamma) | {"run_id": f"{gamma}-{every}-{seed}", "eval_every": every}
+            for gamma in (0.3, 0.4) for every in (50, 200) for seed in range(2)]  # fmt: skip
+    assert [cell.measures["ood_accuracy"].n for cell in phase_diagrams(rows).cells] == [4, 4]
+    found = phase_diagrams([row | {"until_accuracy": 0.9} for row in rows])
+    assert [axis.name for axis in (found.diagrams[0].x, found.diagrams[0].y) if axis] == [
+        "gamma", "eval_every",
+    ]  # fmt: skip
 
 
 def test_the_page_spells_out_the_anchors_of_a_task_that_is_not_a_presets() -> None:
@@ -376,6 +416,18 @@ def test_the_page_concludes_with_the_effects_inside_the_other_axis() -> None:
     assert said in html.unescape(render_diagrams(diagrams, []))
 
 
+def test_effects_compare_runs_of_one_value_of_what_the_best_is_taken_over() -> None:
+    """At either rate OOD accuracy falls with gamma; runs of both together say that it rises."""
+    rows = [done(seed, gamma=gamma, lr=lr, ood=ood - gamma / 2 + seed / 1000)
+            for lr, ood, gammas in ((0.001, 0.4, (0.2, 0.4, 0.6)), (0.002, 0.9, (0.4, 0.6, 0.8)))
+            for gamma in gammas for seed in range(4)]  # fmt: skip
+    found = effects(phase_diagrams(rows, best_over="lr"))
+    direct = effect(rows, of="ood_accuracy", on="gamma", within=["lr"], least=0).found
+    assert direct is not None
+    assert direct.effect < -0.9
+    assert [one.found for one in found if one.of == "ood_accuracy"] == [direct]
+
+
 @pytest.mark.parametrize(
     ("axes", "values", "words"),
     [
@@ -424,7 +476,8 @@ def test_the_highest_mean_names_its_cells() -> None:
     assert highest(places) == best
     rows += [done(2, ood=0.9, train=0.2, gamma=0.5, weight_decay=1)]
     (diagram,) = phase_diagrams(rows).diagrams
-    assert highest([(cell, diagram.place(cell)) for cell in diagram.cells]) == best
+    among = best.replace(" is ", ", where all runs have fitted, is ")  # one cell has a higher mean
+    assert highest([(cell, diagram.place(cell)) for cell in diagram.cells]) == among
     assert highest(places[:1]).endswith(f" at {words(places[0][1])}.")
     assert highest([]) == ""
 

@@ -14,11 +14,13 @@ import pytest
 from scipy.stats import spearmanr, ttest_ind
 
 import anchor_interp as ai
+from anchor_interp._util import statistics
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis import statistics
+from anchor_interp._util.statistics import Estimate
 from anchor_interp.cli.main import main
 from anchor_interp.sweeps import compared
-from anchor_interp.sweeps.effects import Estimate, Stratum, find_rise, find_trend, judge_effect
+from anchor_interp.sweeps.effects import Stratum, find_rise, find_trend
+from anchor_interp.sweeps.judge import judge_effect
 
 
 def stratum(x: Any, y: Any, clusters: Any = None, **more: Any) -> Stratum:
@@ -377,6 +379,39 @@ SAID: dict[bool, list[Any]] = {
 }
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_short_numbers_of_a_table_are_those_that_it_prints(kind: type) -> None:
+    """As Python's floats they are 0.30000001: ``where`` kept the runs at 0.5 alone."""
+    rows = [{"gamma": gamma, "y": gamma + i / 8} for gamma in (0.3, 0.5, 0.7) for i in range(5)]
+    whole = pd.DataFrame([*rows, {"gamma": math.nan, "y": 1.0}])
+    short = whole.assign(gamma=whole["gamma"].astype(kind))
+    for asked in ({"where": {"gamma": [0.3, 0.5, 0.7]}}, {"between": [0.3, 0.7]}):
+        expected = ai.effect(whole, of="y", on="gamma", **asked)
+        found = ai.effect(short, of="y", on="gamma", **asked)
+        assert (found.n, found.kind, found.found) == (expected.n, expected.kind, expected.found)
+    assert str(short["gamma"].dtype) == np.dtype(kind).name  # the table itself stays
+
+
+def test_an_effect_in_small_units_is_printed() -> None:
+    rows = [{"kind": kind, "y": (kind + i / 50) / 2e4} for kind in (0, 1) for i in range(10)]
+    found = ai.effect(rows, of="y", on="kind", least=0)
+    assert found.found is not None
+    assert found.found.effect == pytest.approx(5e-5)
+    low, high = found.found.low, found.found.high
+    assert f"effect: 1 minus 0 +5e-05 [{low:.3g}, {high:.3g}]\n" in str(found)
+
+
+def test_undertrained_runs_are_left_out_by_their_phase() -> None:
+    """A table may lack the column ``censored``."""
+    rows = [row | {"phase": "undertrained" if i < 4 else "composite"}
+            for i, row in enumerate(few_runs())]  # fmt: skip
+    found = ai.effect(rows, of="y", on="gamma")
+    assert (found.n, found.left_out) == (16, 4)
+    assert found.left_out_runs["undertrained"] == ("run-0", "run-1", "run-2", "run-3")
+    whole = ai.effect([row | {"censored": i < 4} for i, row in enumerate(rows)], of="y", on="gamma")
+    assert found.found == whole.found
+
+
 @pytest.mark.parametrize("censored", SAID)
 def test_a_flag_counts_as_what_it_says(censored: bool) -> None:
     for flag in SAID[censored]:
@@ -478,7 +513,7 @@ def test_missing_settings_are_one_stratum() -> None:
     rows = [{"g": i % 5, "y": float(i), "w": (None, math.nan)[i % 2]} for i in range(20)]
     names: Any
     for names in ("w", ["w"], {"w"}, pd.Index(["w"])):
-        assert ai.effect(rows, of="y", on="g", within=names).strata.keys() == {"default"}
+        assert ai.effect(rows, of="y", on="g", within=names).strata.keys() == {"none"}
 
 
 @pytest.mark.parametrize(

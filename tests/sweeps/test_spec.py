@@ -16,6 +16,7 @@ import yaml
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.rounding import decimal
 from anchor_interp._util.schema import canonical_json
+from anchor_interp.cli.typed import named_values, typed_sweep
 from anchor_interp.runs.config import override, run_id
 from anchor_interp.runs.presets import preset
 from anchor_interp.runs.schedule import total_decay
@@ -34,7 +35,6 @@ from anchor_interp.sweeps.spec import (
     written,
 )
 from anchor_interp.sweeps.table_files import from_csv, to_csv
-from anchor_interp.sweeps.typed import named_values, typed_sweep
 
 GRID = """
 schema: 1

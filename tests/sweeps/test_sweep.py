@@ -29,6 +29,7 @@ from anchor_interp._util.lock import is_held
 from anchor_interp._util.progress import Progress, reporting_all
 from anchor_interp.analysis import fingerprint as fingerprints
 from anchor_interp.cli.main import main
+from anchor_interp.cli.typed import typed_sweep
 from anchor_interp.runs.config import RunConfig, override, run_id
 from anchor_interp.runs.loop import TrainState
 from anchor_interp.runs.run import Run, load
@@ -43,7 +44,6 @@ from anchor_interp.sweeps.scheduler import TRIES, Scheduler
 from anchor_interp.sweeps.spec import Grid, Sweep
 from anchor_interp.sweeps.sweep import sweep
 from anchor_interp.sweeps.table_files import from_csv, to_csv
-from anchor_interp.sweeps.typed import typed_sweep
 
 Patch = pytest.MonkeyPatch
 Capture = pytest.CaptureFixture[str]

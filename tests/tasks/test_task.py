@@ -15,7 +15,7 @@ from anchor_interp._util.schema import bounded, canonical_json, from_dict, parse
 from anchor_interp.realistic.scan import Scan
 from anchor_interp.runs.config import RunConfig, run_id
 from anchor_interp.runs.presets import RUNS, preset
-from anchor_interp.tasks import registry
+from anchor_interp.tasks import contract, registry
 from anchor_interp.tasks.anchor import TASKS, AnchorTask
 from anchor_interp.tasks.catalog import NAMED_TASKS, name_task
 from anchor_interp.tasks.contract import (
@@ -83,11 +83,24 @@ def test_examples_of_ragged_lists() -> None:
     assert found.answers() == [(2, 0), (1,)]
     assert found.rows(np.array([1])).answers() == [(1,)]
     assert len(Dataset.of([], [])) == 0
+    halves: list[Any] = [[4 / 2], [5 / 2]]
+    assert Dataset.of([[1]], halves[:1]).answers() == [(2,)]
+    with pytest.raises(ConfigError, match=r"2\.5.* is not a token"):  # it would be trained as 2
+        Dataset.of([[1], [2]], halves)
     with pytest.raises(ConfigError, match="2 prompts have 1 answers"):
         Dataset.of([[1], [2]], [[3]])
 
 
 NOT_A_STRETCH = r"an answer that is not one stretch of .*\(0\) in example 0"
+
+
+def test_an_answer_that_is_no_whole_number_is_not_cut_to_one() -> None:
+    """Without the tests' checks of types a task may give it: 5 / 2 would be trained as 2."""
+    task, found = made(of([1], [2])), Dataset.of([[1]], [[2]])
+    assert not any(wrong.any() for wrong, _ in contract._faults(task, found))
+    object.__setattr__(found, "tokens", found.tokens + np.array([0, 0.5]))
+    wrong, what = next(contract._faults(task, found))
+    assert (wrong.tolist(), what) == ([True], "has a token outside its vocabulary of 4")
 
 
 @pytest.mark.parametrize(("task", "message"), [

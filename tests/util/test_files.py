@@ -6,7 +6,7 @@ import pytest
 
 from anchor_interp._util.errors import AnchorInterpError, StoreError
 from anchor_interp._util.files import write_output
-from anchor_interp.analysis.findings import gather
+from anchor_interp.analysis.report_data import gather
 from anchor_interp.pages.report import write_report
 from anchor_interp.runs.run import Run
 

@@ -11,8 +11,8 @@ from small_models import FEW_KEYS, small_exact
 import anchor_interp as ai
 from anchor_interp._util.readable import Readable
 from anchor_interp.analysis.circuits import Circuit, score_circuit
+from anchor_interp.analysis.fingerprint_numbers import NUMBERS
 from anchor_interp.analysis.logit_attribution import attribute_logits, logit_lens
-from anchor_interp.analysis.mechanism import NUMBERS
 from anchor_interp.analysis.rivals import compare_circuit
 from anchor_interp.analysis.routes import ROUTES, route_edges, route_scores
 from anchor_interp.analysis.similarity import value_similarity

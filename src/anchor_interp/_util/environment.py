@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.limits import available_cores
+from anchor_interp._util.machine_limits import available_cores
 from anchor_interp._util.schema import checked, shown
 
 BIT_FOR_BIT = ("versions", "machine", "cpu", "device", "threads")

@@ -48,3 +48,9 @@ class Readable(ABC):
 def number(value: float | None) -> str:
     """Two decimals, or a dash for a number that there is not."""
     return "-" if value is None else f"{value:.2f}"
+
+
+def beside(share: float, line: float) -> str:
+    """A share with two decimals, or as many as show on which side of a line it is."""
+    digits = next((n for n in (2, 3, 4) if (round(share, n) < line) == (share < line)), 6)
+    return f"{share:.{digits}f}"

@@ -19,16 +19,23 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.analysis.states import State, check_state, read_masked, read_state, state_name
+from anchor_interp.analysis.read_states import (
+    State,
+    check_state,
+    read_masked,
+    read_state,
+    state_name,
+)
 from anchor_interp.interventions.masks import mask_position
 from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.factors import Factors, Floats
 from anchor_interp.tasks.functions import Ints, Pair
+from anchor_interp.tasks.sequence_factors import Factors, Floats
 from anchor_interp.tasks.sequences import Place, Sequences
 
 _SCORED = 2_000
+_LEAST = 1e-5  # of the longest vector before centring: points nearer than this coincide
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +99,7 @@ def key_mask_clusters(
     sequences = dataclasses.replace(factors, pair=pair, position=where).sequences(task)
     mask = mask_position(model, sequences, "key")
     points = read_masked(model, state, layer, sequences, mask)
-    return _clusters(subject, state_name(state, layer), sequences, points, tsne=tsne)
+    return _clusters(subject, state_name(state, layer), sequences, points, points, tsne=tsne)
 
 
 def pair_clusters(
@@ -121,12 +128,12 @@ def pair_clusters(
     index = _pairs_to_tell_apart(task, task.pairs if pairs is None else pairs)
     factors = Factors.draw(task, n, subject.seed, "pair-clusters", index=index, maskable=True)
     sequences = factors.sequences(task)
-    points = read_state(subject.model, state, layer, place, sequences)
+    points = read = read_state(subject.model, state, layer, place, sequences)
     if centre:
         labels = [sequences.position] + [sequences.tokens[:, -1]] * (place == "last")
         known = np.hstack([np.equal.outer(each, np.unique(each)) for each in labels]).astype(float)
         points = points - known @ np.linalg.lstsq(known, points, rcond=None)[0]
-    return _clusters(subject, (state, layer), sequences, points, tsne=tsne)
+    return _clusters(subject, (state, layer), sequences, points, read, tsne=tsne)
 
 
 def _pairs_to_tell_apart(task: AnchorTask, pairs: Sequence[Pair]) -> Ints:
@@ -141,9 +148,12 @@ def _clusters(
     name: tuple[str, int | None],
     sequences: Sequences,
     points: Floats,
+    read: Floats,
     *,
     tsne: bool,
 ) -> Clusters:
+    """The scores of points, which are ``read`` or the same centred."""
+    apart = _LEAST * np.linalg.norm(read, axis=1).max()
     present, ordered = np.unique(sequences.pair, return_inverse=True)
     pairs = tuple(subject.anchor_task.pairs[i] for i in present)
     alike = sorted({tuple(sorted(pair)) for pair in pairs})
@@ -151,6 +161,7 @@ def _clusters(
     keys = sequences.key.astype(np.int64)
     some = slice(_SCORED)
     distances = squareform(pdist(points[some]))
+    distances[distances <= apart] = 0
     by_order = [
         _silhouette(distances[np.ix_(own, own)], ordered[some][own])
         for own in (np.flatnonzero(unordered[some] == i) for i in range(len(alike)))
@@ -169,13 +180,13 @@ def _clusters(
         n_clusters=len(np.unique(labels)),
         agreement_ordered=float(adjusted_rand_score(ordered[some], labels)),
         agreement_unordered=float(adjusted_rand_score(unordered[some], labels)),
-        embedding=_tsne(points, subject.seed) if tsne else None,
+        embedding=_tsne(points, apart, subject.seed) if tsne else None,
     )
 
 
 def _best_clustering(points: Floats, distances: Floats, most: int) -> npt.NDArray[Any]:
     """The labels of the best clustering (Ward); all the same if all points coincide."""
-    if distances.max() <= 1e-5 * np.linalg.norm(points, axis=1).max():
+    if not distances.any():
         return np.zeros(len(points))
     tree = linkage(points, "ward")
     counts = range(2, min(most, len(points) - 1) + 1)
@@ -190,11 +201,11 @@ def _silhouette(distances: Floats, labels: npt.NDArray[Any]) -> float | None:
     return float(silhouette_score(distances, labels, metric="precomputed"))
 
 
-def _tsne(points: Floats, seed: int) -> Floats:
+def _tsne(points: Floats, apart: float, seed: int) -> Floats:
     """t-SNE of the distinct points; fewer than five have no neighbourhoods, so principal ones."""
     away = points - points.mean(0)
-    grid = 1e-5 * np.linalg.norm(points, axis=1).max(initial=1e-300)
-    distinct, index = np.unique(np.round(away / grid), axis=0, return_inverse=True)
+    grid = np.round(away / (apart or 1))
+    distinct, index = np.unique(grid, axis=0, return_inverse=True)
     if len(distinct) < 5:
         left, size, _ = np.linalg.svd(distinct - distinct.mean(0), full_matrices=False)
         mapped = np.pad(left * size, ((0, 0), (0, 2)))[:, :2]

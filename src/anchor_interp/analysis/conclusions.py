@@ -12,9 +12,9 @@ from typing import Any
 
 from anchor_interp.analysis.attention import AttentionExample, SequenceAttention
 from anchor_interp.analysis.circuits import CircuitScores
+from anchor_interp.analysis.fingerprint_numbers import Fingerprint
 from anchor_interp.analysis.mask_leakage import MaskLeakage
-from anchor_interp.analysis.mechanism import Fingerprint
-from anchor_interp.analysis.probes import Patched
+from anchor_interp.analysis.parts import Patched
 from anchor_interp.analysis.routes import RouteScores
 from anchor_interp.analysis.similarity import Similarity
 from anchor_interp.analysis.verdict import Verdict

@@ -42,7 +42,7 @@ from anchor_interp.interventions.residual_edges import (
     read_weights,
     sender_outputs,
 )
-from anchor_interp.models.finite import at_least_float32
+from anchor_interp.models.number_checks import at_least_float32
 from anchor_interp.models.transformer import HookedTransformer, Inputs, layout
 
 _START = "blocks.0.hook_resid_pre"

@@ -19,13 +19,13 @@ import numpy as np
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.progress import deadline, reporting_one
+from anchor_interp._util.statistics import mean_margin
 from anchor_interp.analysis.clusters import key_mask_clusters, pair_clusters
-from anchor_interp.analysis.mechanism import NUMBERS, Fingerprint, kept_fingerprint
+from anchor_interp.analysis.fingerprint_numbers import NUMBERS, Fingerprint, kept_fingerprint
+from anchor_interp.analysis.read_states import State
 from anchor_interp.analysis.routes import RouteName, route_scores
 from anchor_interp.analysis.sensitivity import order_influence, sensitivity
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
-from anchor_interp.analysis.states import State
-from anchor_interp.analysis.statistics import mean_margin
 from anchor_interp.analysis.verdict import Verdict, verdict
 from anchor_interp.behaviour.evaluation import (
     Training,

@@ -24,7 +24,7 @@ from torch import nn
 
 from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp._util.schema import checked
-from anchor_interp.models.finite import check_finite, check_weights
+from anchor_interp.models.number_checks import check_finite, check_weights
 from anchor_interp.runs.loop import Objective
 from anchor_interp.runs.objectives import make_objective
 from anchor_interp.runs.run import Run

@@ -27,9 +27,9 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.models.finite import at_least_float32, check_answers, rounding
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.inputs import Rows, finite_rows
+from anchor_interp.models.number_checks import at_least_float32, check_answers, rounding
 from anchor_interp.models.transformer import HookedTransformer, Inputs, layout
 from anchor_interp.tasks.examples import as_examples, as_integers
 

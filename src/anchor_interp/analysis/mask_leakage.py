@@ -17,15 +17,11 @@ from anchor_interp.interventions.patching import SMALLEST_DIFFERENCE
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.inputs import finite_rows
+from anchor_interp.models.number_checks import rounding
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import contrast_pairs
-from anchor_interp.tasks.sequences import (
-    Place,
-    Sequences,
-    aligned_sequences,
-    probe_position,
-)
+from anchor_interp.tasks.sequences import Place, Sequences, aligned_sequences, probe_position
 
 _BATCH = 1024
 _LOGGER = logging.getLogger(__name__)
@@ -88,9 +84,8 @@ def mask_leakage(
 
     def largest_range(masked: bool) -> float:
         ranges = []
-        for part in torch.split(
-            torch.arange(len(rows), device="cpu"), max(_BATCH // len(tokens), 1)
-        ):
+        every = torch.arange(len(rows), device="cpu")
+        for part in torch.split(every, max(_BATCH // len(tokens), 1)):
             varied = rows[part].repeat_interleave(len(tokens), 0)
             where = at[part].repeat_interleave(len(tokens))[:, None]
             varied.scatter_(1, where, tokens.repeat(len(part))[:, None])
@@ -101,8 +96,8 @@ def mask_leakage(
             ranges.append(float((by_value.amax(1) - by_value.amin(1)).max()))
         return max(ranges)
 
-    free = largest_range(masked=False)
-    if free == 0:
+    free, own = largest_range(masked=False), last_logits(model, rows)
+    if free <= rounding(own, model.cfg.dtype) * float(own.abs().max()):
         raise ConfigError(f"the logits do not depend on the {place} token; nothing can be masked")
     return largest_range(masked=True) / free
 

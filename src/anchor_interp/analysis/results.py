@@ -9,17 +9,17 @@ from anchor_interp.analysis.attention import AttentionExample, SequenceAttention
 from anchor_interp.analysis.circuits import Circuit, CircuitScores
 from anchor_interp.analysis.clusters import Clusters
 from anchor_interp.analysis.development import Development
+from anchor_interp.analysis.fingerprint_numbers import Fingerprint
 from anchor_interp.analysis.flow import InformationFlow
 from anchor_interp.analysis.logit_attribution import Attribution
 from anchor_interp.analysis.mask_leakage import MaskLeakage
-from anchor_interp.analysis.mechanism import Fingerprint
-from anchor_interp.analysis.probes import AttributedEdges, Patched
+from anchor_interp.analysis.parts import AttributedEdges, Patched
 from anchor_interp.analysis.rivals import CircuitComparison
 from anchor_interp.analysis.routes import RouteScores
 from anchor_interp.analysis.sensitivity import Sensitivity
 from anchor_interp.analysis.similarity import Similarity
 from anchor_interp.analysis.verdict import Verdict
-from anchor_interp.behaviour.answer_map import AnswerMap
+from anchor_interp.behaviour.answer_map_numbers import AnswerMap
 from anchor_interp.behaviour.phase import Decision
 from anchor_interp.interventions.interchange import InterchangeResult
 from anchor_interp.interventions.patching import PatchResult

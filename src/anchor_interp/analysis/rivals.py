@@ -9,15 +9,10 @@ from jaxtyping import Float
 
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
+from anchor_interp._util.statistics import permutation_p
 from anchor_interp.analysis.attention import attention_rollout
-from anchor_interp.analysis.circuits import (
-    Circuit,
-    Performance,
-    random_circuits,
-    reachable_circuit,
-)
+from anchor_interp.analysis.circuits import Circuit, Performance, random_circuits, reachable_circuit
 from anchor_interp.analysis.routes import ROUTES, route_edges
-from anchor_interp.analysis.statistics import permutation_p
 from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts
 from anchor_interp.interventions.edge_outputs import edge_outputs
 
@@ -102,7 +97,7 @@ def compare_circuit(
     in_a_row = roles[position : position + 3] == ("key", "first", "second")
     if of_edges and in_a_row and bench.model.cfg.n_layers > 1:
         for route in ROUTES.values():
-            wired = route_edges(bench.model, route, len(roles), position)
+            wired = route_edges(bench.model, route, len(roles), position, last=bench.at)
             routes.append((f"{route.name} route", bench.reachable & wired))
     random, all_others = random_circuits(bench, circuit, n_random, generator)
     scores = bench.faithfulness(np.stack([circuit.edges, *random]))

@@ -19,7 +19,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
-from anchor_interp.analysis.statistics import mean_margin
+from anchor_interp._util.statistics import mean_margin
 from anchor_interp.interventions.edge_ablation import LEAST_CHANGE, reachable_edges, run_ablated
 from anchor_interp.interventions.edge_outputs import edge_outputs
 from anchor_interp.interventions.patched_passes import declare
@@ -131,12 +131,15 @@ def route_layers(
 
 
 def route_edges(
-    model: HookedTransformer, route: Route, length: int, position: int
+    model: HookedTransformer, route: Route, length: int, position: int, *, last: int = -1
 ) -> Bool[np.ndarray, "layer head query key"]:
-    """A route's edges in every head, with the key at a position and the anchors behind it."""
+    """A route's edges in every head, with the key at a position and the anchors behind it.
+
+    The answer is read at the position ``last``.
+    """
     edges = np.zeros_like(reachable_edges(model, length))
     at: dict[Place, int] = {
-        "key": position, "first": position + 1, "second": position + 2, "last": length - 1
+        "key": position, "first": position + 1, "second": position + 2, "last": last
     }  # fmt: skip
     for layers, hops in route_layers(model, route):
         for hop in hops:

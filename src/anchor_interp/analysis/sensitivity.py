@@ -12,12 +12,12 @@ import numpy as np
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.analysis.states import State, check_state, read_state, state_name
+from anchor_interp.analysis.read_states import State, check_state, read_state, state_name
 from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.factors import Factor, Factors, Floats
 from anchor_interp.tasks.functions import Pair
+from anchor_interp.tasks.sequence_factors import Factor, Factors, Floats
 from anchor_interp.tasks.sequences import Place
 
 
@@ -142,10 +142,10 @@ def order_influence(
     unrelated, step, exchange = (np.linalg.norm(each - one, axis=1) for each in rest)
     differs = (other.pair != first.pair) & (other.pair != swapped.pair)
     exchanged = float(exchange[differs].mean()) if differs.any() else 0.0
-    depends = exchanged > 1e-5 * float(np.linalg.norm(one, axis=1).max())
+    rounding = 1e-5 * float(np.linalg.norm(one, axis=1).max())
     same = float((rest[1].argmax(1) == one.argmax(1)).mean()) if state is None else None
-    change = float(step.mean() / unrelated.mean()) if unrelated.any() else None
-    ratio = float(step.mean()) / exchanged if depends else None
+    change = float(step.mean() / unrelated.mean()) if unrelated.mean() > rounding else None
+    ratio = float(step.mean()) / exchanged if exchanged > rounding else None
     return Influence("order", None, None, change, same, ratio)
 
 

@@ -19,6 +19,13 @@ from jaxtyping import Float64, Int64
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
+from anchor_interp.analysis.read_states import (
+    State,
+    check_state,
+    read_masked,
+    read_state,
+    state_name,
+)
 from anchor_interp.analysis.similarity_contrast import (
     Group,
     SimilarityContrast,
@@ -26,13 +33,12 @@ from anchor_interp.analysis.similarity_contrast import (
     cosines,
     similarity_contrast,
 )
-from anchor_interp.analysis.states import State, check_state, read_masked, read_state, state_name
 from anchor_interp.interventions.masks import mask_position
 from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
-from anchor_interp.tasks.factors import Factors, Floats
 from anchor_interp.tasks.functions import Ints, Pair
+from anchor_interp.tasks.sequence_factors import Factors, Floats
 from anchor_interp.tasks.sequences import PROBE_POSITION, PROBE_TOKENS, Sequences, assemble
 
 PAPER_KEYS = range(30, 41)  # of the heatmaps (NeurIPS paper, figure 4)

@@ -27,10 +27,10 @@ from einops import rearrange
 from jaxtyping import Float64, Int64
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.statistics import permutation_p
-from anchor_interp.models.finite import check_finite
-from anchor_interp.tasks.factors import Floats
+from anchor_interp._util.statistics import permutation_p
+from anchor_interp.models.number_checks import check_finite
 from anchor_interp.tasks.functions import Ints
+from anchor_interp.tasks.sequence_factors import Floats
 
 _MISSED_BY = (1, 2)  # how much a near miss differs in value
 _DRAWN = 999

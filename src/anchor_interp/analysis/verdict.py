@@ -1,9 +1,9 @@
 """The phase of a model from its mechanism alone.
 
-:func:`verdict` reads five numbers of a :class:`anchor_interp.analysis.mechanism.Fingerprint`. Each
-is an effect on the answers to seen pairs (:data:`VERDICT_NUMBERS`). A number is *high* from the end
-of its band on, and *low* below its start. The first rule of :data:`RULES` that applies gives the
-phase.
+:func:`verdict` reads five numbers of a fingerprint
+(:mod:`anchor_interp.analysis.fingerprint_numbers`). Each is an effect on the answers to seen pairs
+(:data:`VERDICT_NUMBERS`). A number is *high* from the end of its band on, and *low* below its
+start. The first rule of :data:`RULES` that applies gives the phase.
 
 The verdict abstains. A number is *open* if its 95 % interval over sequences reaches into the band
 or across it, or if it was not measured. If the rules give different phases with the open numbers
@@ -28,7 +28,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from anchor_interp._util.schema import check_name, checked, from_dict
-from anchor_interp.analysis.mechanism import Fingerprint
+from anchor_interp.analysis.fingerprint_numbers import Fingerprint
 from anchor_interp.behaviour.phase import PAPER, PHASE_MEANINGS, Phase, not_learned
 
 VerdictPhase = Phase | Literal["mixture", "unclear"]

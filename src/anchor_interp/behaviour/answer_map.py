@@ -1,138 +1,136 @@
-"""A map of answers as numbers: which function holds in each cell.
+"""Which function a model applies where: its answers by pair, key and position of the key.
 
-:func:`anchor_interp.behaviour.answers.answer_map` measures it. This module does not import torch.
+A phase is one word for a whole run, and most runs are mixtures: at some keys and positions they
+follow the rule, at others they answer an unseen pair as if it were a seen one. A *cell* is one pair
+with one key at one position; its sequences differ in their noise tokens alone. A function *holds*
+in a cell if it gives at least half of the model's answers there.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 
-from anchor_interp._util.readable import Readable
+from anchor_interp._util.errors import ConfigError
+from anchor_interp._util.schema import checked
+from anchor_interp.behaviour.answer_map_numbers import EXCEPTION, NONE, OTHER_ORDER, RULE, AnswerMap
+from anchor_interp.behaviour.evaluation import predict
+from anchor_interp.models.transformer import HookedTransformer
+from anchor_interp.tasks.anchor import AnchorTask, check_anchors
 from anchor_interp.tasks.functions import Pair
+from anchor_interp.tasks.rules import require_anchors
+from anchor_interp.tasks.sequences import assemble, draw_noise
 
-RULE, EXCEPTION, OTHER_ORDER, NONE = "rule", "exception", "other order", "none"
-"""The composition, the function that replaces it, the target of the other order, and no function
-that the task knows."""
-_VERBS = {
-    RULE: "follows the rule",
-    EXCEPTION: "makes the exception",
-    OTHER_ORDER: "answers as for the other order",
-    NONE: "applies no function",
-}
+_MOST_PER_CELL = 1_000
 
 
-@dataclass(frozen=True)
-class Explained:
-    """Shares of the variance of "the answer follows the rule", over all sequences of a map.
+class Answering(Protocol):
+    """A run (:class:`anchor_interp.runs.run.Run`) with its model."""
 
-    Each is corrected for noise (epsilon squared). Keys and positions are the cells; ``cell``,
-    ``pair`` and ``noise`` add up to 1. Two pairs of unlike cells give ``cell`` about 0.4 by chance.
+    @property
+    def config(self) -> Any:
+        """Its configuration, which has the ``task``."""
+
+    @property
+    def transformer(self) -> HookedTransformer:
+        """Its model."""
+
+
+def answer_map(
+    model: Answering | HookedTransformer | Any,
+    task: AnchorTask | None = None,
+    *,
+    pairs: Sequence[Pair] | None = None,
+    n: int = 10,
+    seed: int = 0,
+) -> AnswerMap:
+    """The function that a model applies, for each pair, key and position of the key.
+
+    Args:
+        model: a run; or a model with its task, as :func:`anchor_interp.models.forward.last_logits`
+            takes it.
+        pairs: ordered pairs; if None, the unseen ones. ``task.pairs`` shows as well what is not
+            learned yet.
+        n: sequences a cell, 2 to 1,000; they differ in their noise tokens.
+
+    Raises:
+        ConfigError: a task without anchors or without unseen pairs, or n out of range.
     """
+    asked: Any = model
+    if hasattr(type(asked), "transformer"):
+        task, asked = require_anchors(asked.config.task, "a map of answers"), asked.transformer
+    task = check_anchors(task, "ai.last_logits answers examples")
+    n = checked(n, int, "n", low=2, high=_MOST_PER_CELL)
+    chosen = task.unseen if pairs is None else checked(pairs, tuple[Pair, ...], "pairs")
+    if not chosen:
+        missing = "the task has no unseen pair" if pairs is None else "pairs is empty"
+        raise ConfigError(f"{missing}; name pairs, such as task.pairs")
+    if len(set(chosen)) < len(chosen):
+        raise ConfigError(f"pairs is {chosen}; expected each pair once")
+    names, values = known_functions(task, chosen)
+    shape = len(chosen), len(task.keys), task.length - 2, n
+    pair, key, position, _ = (axis.ravel() for axis in np.indices(shape))
+    index = task.indices(chosen)
+    every = (*task.unseen, *task.seen)  # a pair's noise does not depend on the other pairs chosen
+    size = len(pair) // len(chosen) * len(every)
+    noise = draw_noise(task, size, keys="all", seed=seed, stream="answers")
+    noise = noise.reshape(len(every), -1, task.length)[[every.index(each) for each in chosen]]
+    tokens = noise.reshape(-1, task.length)
+    sequences = assemble(task, tokens, index[pair], task.keys[key], position)
+    answers = predict(asked, sequences)
+    given = values[pair, :, key] == answers[:, None]  # [n, function]
+    first = np.where(given.any(1), given.argmax(1), len(names) - 1)
+    counts = np.zeros((*shape[:3], len(names)))
+    np.add.at(counts, (pair, key, position, first), 1)
+    return AnswerMap(chosen, names, task.keys, n, counts / n)
 
-    key: float
-    position: float
-    cell: float
-    """Key x position, with both by themselves."""
-    pair: float
-    """What the pair adds to the cell."""
-    noise: float
-    """What is left: sequences of one pair and cell differ in their noise tokens alone."""
+
+def mixture(run: Answering) -> dict[str, float]:
+    """Shares of an answer map's cells: ``--measure anchor_interp.behaviour.answer_map:mixture``."""
+    return answer_map(run).mixture
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class AnswerMap(Readable):
-    """The functions that a model applies to some ordered pairs."""
+def known_functions(
+    task: AnchorTask, pairs: Sequence[Pair]
+) -> tuple[tuple[str, ...], Int64[np.ndarray, "pair function key"]]:
+    """Names of the functions, and their values for each pair; -1 where a pair has no such one."""
+    missing = np.full(len(task.keys), -1)
+    seen: dict[str, np.ndarray] = {}
+    for each in task.seen:
+        target = task.target(each, task.keys)
+        if not any(np.array_equal(target, other) for other in seen.values()):
+            seen[f"{each}{_offset(target - task.keys)}"] = target
+    table = []
+    for pair in pairs:
+        own = task.override(pair)
+        symmetric = task.symmetric(pair, task.keys)
+        rows = [
+            task.composed(pair, task.keys),
+            missing if own is None else own(task.keys),
+            missing if symmetric is None else symmetric,
+        ]
+        table.append([*rows, *seen.values(), missing])
+    values = np.array(table)
+    used = [i for i in range(len(values[0])) if i in (0, len(values[0]) - 1) or _new(values, i)]
+    ruled = [task.composed(pair, task.keys) for pair in pairs if pair in task.unseen]
+    also = [name for name, target in seen.items()
+            if any(np.array_equal(rule, target) for rule in ruled)]  # fmt: skip
+    names = (" or ".join([RULE, *also]), EXCEPTION, OTHER_ORDER, *seen, NONE)
+    return tuple(names[i] for i in used), values[:, used]
 
-    pairs: tuple[Pair, ...]
-    functions: tuple[str, ...]
-    """``rule``, ``exception`` (an overridden pair's own target), ``other order`` (its target), then
-    the functions of seen pairs, such as ``(2, 4): x - 7`` (pairs with the same function are named
-    by the first), and last ``none``. Where a seen pair has the rule of an unseen one, which no
-    answer tells apart, the first is such as ``rule or (1, 4): x + 5``."""
-    keys: Int64[np.ndarray, " key"]
-    n: int
-    """Sequences a cell."""
-    shares: Float[np.ndarray, "pair key position function"]
-    """Share of a cell's answers that each function gives. An answer that two functions give counts
-    for the first of them."""
 
-    @property
-    def holding(self) -> Int64[np.ndarray, "pair key position"]:
-        """The index of the function that holds in each cell; the index of ``none`` if none does."""
-        best = self.shares.argmax(-1)
-        return np.where(self.shares.max(-1) >= 0.5, best, len(self.functions) - 1)
+def _new(values: Int64[np.ndarray, "pair function key"], index: int) -> bool:
+    """Whether a function differs from all before it, for some pair that has it."""
+    return any(
+        (rows[index] >= 0).any() and not (rows[:index] == rows[index]).all(1).any()
+        for rows in values
+    )
 
-    @property
-    def cells(self) -> dict[str, float]:
-        """The share of cells in which each function holds, in the order of :attr:`functions`."""
-        counts = np.bincount(self.holding.ravel(), minlength=len(self.functions))
-        return dict(zip(self.functions, (counts / counts.sum()).tolist(), strict=True))
 
-    @property
-    def explained(self) -> Explained | None:
-        """What decides whether an answer follows the rule; None if all answers do, or none."""
-        right = self.shares[..., 0]  # [pair key position]
-        mean, n_cells = right.mean(), right[0].size
-        total = right.size * self.n * mean * (1 - mean)
-        if total == 0:
-            return None
-        noise = self.n * (right * (1 - right)).sum()  # of 0 and 1 within pair and cell
-        per_freedom = noise / (right.size * (self.n - 1))
-
-        def share(means: np.ndarray, free: int) -> float:
-            """Of the variance between groups of equal size, for their degrees of freedom."""
-            between = right.size / means.size * self.n * ((means - mean) ** 2).sum()
-            return float((between - free * per_freedom) / total)
-
-        cell = share(right.mean(0), n_cells - 1)
-        everything = share(right, right.size - 1)
-        return Explained(
-            key=share(right.mean((0, 2)), right.shape[1] - 1),
-            position=share(right.mean((0, 1)), right.shape[2] - 1),
-            cell=cell,
-            pair=everything - cell,
-            noise=1 - everything,
-        )
-
-    @property
-    def mixture(self) -> dict[str, float]:
-        """Shares of the cells: rule, the other order's target, none, and borrowed.
-
-        Borrowed is what is right for another pair, or an exception to the rule. Where no answer
-        tells that from the rule, it is ``rule or borrowed``.
-        """
-        cells = self.cells
-        own = {name: cells.get(name, 0.0) for name in (RULE, OTHER_ORDER, NONE)}
-        if self.functions[0] != RULE:
-            own["rule or borrowed"] = cells[self.functions[0]]
-        return {**own, "borrowed": max(0.0, 1 - sum(own.values()))}
-
-    @property
-    def sentence(self) -> str:
-        """The mixture in words: the rule, and what else holds in at least 5 % of the cells."""
-        named, last = list[str](), ""
-        for name, share in sorted(self.cells.items(), key=lambda cell: -cell[1]):
-            if name == self.functions[0] or share >= 0.05:
-                verb, what = _VERBS.get(name, "answers as for"), "" if name in _VERBS else name
-                if name.startswith(f"{RULE} or "):
-                    verb, what = f"{_VERBS[RULE]} or {verb}", name.removeprefix(f"{RULE} or ")
-                words = [*([verb] if verb != last else []), what.partition(":")[0], "on"]
-                percent = "over 99 %" if 0.995 <= share < 1 else f"{100 * share:.0f} %"
-                named.append(f"{' '.join(filter(None, words))} {percent}")
-                last = verb
-        return ", ".join([f"{named[0]} of cells", *named[1:]])
-
-    def _summary(self) -> str:
-        return f"{', '.join(map(str, self.pairs))}: {self.sentence}"
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        holding = self.holding
-        for i, k, position in np.ndindex(*holding.shape):
-            row = {"pair": self.pairs[i], "key": int(self.keys[k]), "position": position}
-            share = self.shares[i, k, position]
-            yield row | {"function": self.functions[holding[i, k, position]],
-                         "share": float(share[holding[i, k, position]]),
-                         "rule": float(share[0])}  # fmt: skip
+def _offset(differences: np.ndarray) -> str:
+    """``: x - 7`` for a shift of the key, else nothing."""
+    shift = int(differences[0])
+    if (differences != shift).any():
+        return ""
+    return f": x {'-' if shift < 0 else '+'} {abs(shift)}"

@@ -34,9 +34,9 @@ from anchor_interp._util.schema import checked
 from anchor_interp.behaviour.phase import CellAccuracy, Evaluation, PairAccuracy, UnseenAnswers
 from anchor_interp.behaviour.scoring import score_split
 from anchor_interp.models.complexity import main_numbers
-from anchor_interp.models.finite import check_weights
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.networks import Network
+from anchor_interp.models.number_checks import check_weights
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_fits, is_transformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.contract import draw_examples, untrained

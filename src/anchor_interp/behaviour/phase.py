@@ -33,7 +33,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.readable import Readable, number
+from anchor_interp._util.readable import Readable, beside, number
 from anchor_interp._util.schema import bounded, check_fields, checked
 from anchor_interp.tasks.examples import SplitRole
 from anchor_interp.tasks.functions import Pair, Role
@@ -270,10 +270,11 @@ def not_learned(own: float | None, fresh: float | None, least: float) -> str | N
     with training keys, which counts where ``own`` is None.
     """
     if own is not None:
-        return f"training accuracy {own:.2f} < {least:g}" if own < least else None
+        return f"training accuracy {beside(own, least)} < {least:g}" if own < least else None
     if fresh is None or fresh >= least:
         return None
-    return f"accuracy {fresh:.2f} < {least:g} on fresh sequences with training keys; {_NOT_GIVEN}"
+    below = f"accuracy {beside(fresh, least)} < {least:g}"
+    return f"{below} on fresh sequences with training keys; {_NOT_GIVEN}"
 
 
 def classify(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Phase:
@@ -316,19 +317,17 @@ def decide(evaluation: Evaluation, thresholds: Thresholds = PAPER) -> Decision:
         return Decision("other", _NOT_GIVEN)
     inferred = e.ood_accuracy is not None and e.ood_accuracy >= least
     if e.id_accuracy is not None and e.id_accuracy < t.id:
-        below = f"ID {e.id_accuracy:.2f} < {t.id:g}"
+        below = f"ID {beside(e.id_accuracy, t.id)} < {t.id:g}"
         if inferred:
             return Decision("other", f"{below} but OOD {e.ood_accuracy:.2f} >= {least:g}")
         return Decision("memorizing", f"training accuracy {train:.2f}, {below}")
-    known = f"training accuracy {train:.2f}"
-    if e.id_accuracy is not None:
-        known = f"ID {e.id_accuracy:.2f}"
+    known = f"training accuracy {train:.2f}" if e.id_accuracy is None else f"ID {e.id_accuracy:.2f}"
     if inferred:
         return _inferential_or_shortcut(e, least, known)
     if e.id_accuracy is None and e.cells.seen_test_keys is not None:
         return Decision("other", f"{known}; training holds every sequence of the seen pairs")
     if e.ood_accuracy is not None and e.splits:
-        below = f"OOD {e.ood_accuracy:.2f} < {least:g}"
+        below = f"OOD {beside(e.ood_accuracy, least)} < {least:g}"
         lacks = "anchors" if e.id_accuracy is not None else "ID split, which shows memorizing"
         return Decision("other", f"{known}, {below}; the task has no {lacks}")
     if e.ood_accuracy is None or e.key_dependence is None:
@@ -361,7 +360,8 @@ def _symmetric_or_composite(e: Evaluation, t: Thresholds) -> Decision:
     if e.commutativity is None:
         nothing = "no unseen pair has two orders to compare"
         return Decision("other", f"OOD {e.ood_accuracy:.2f}; {nothing}")
-    commuting = f"OOD {e.ood_accuracy:.2f}, commutativity {e.commutativity:.2f}"
+    share = beside(e.commutativity, t.commutativity)
+    commuting = f"OOD {e.ood_accuracy:.2f}, commutativity {share}"
     if e.commutativity < t.commutativity:
         return Decision("composite", f"{commuting} < {t.commutativity:g}")
     if e.symmetric_accuracy is not None:

@@ -7,9 +7,9 @@ pass tells. Where answers have no end, each token to predict counts by itself.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import starmap
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,9 +19,9 @@ from jaxtyping import Bool, Float, Int64
 from anchor_interp.behaviour.phase import AspectScore, Baseline, SplitScore
 from anchor_interp.models.batches import IGNORED, masked_batch
 from anchor_interp.models.decoding import generate
-from anchor_interp.models.finite import at_least_float32, check_finite
 from anchor_interp.models.forward import place_logits
 from anchor_interp.models.networks import Network
+from anchor_interp.models.number_checks import at_least_float32, check_finite
 from anchor_interp.models.shapes import most_positions
 from anchor_interp.models.transformer import HookedTransformer, device
 from anchor_interp.tasks.contract import draw_aspects, draw_baselines, right_or_wrong
@@ -55,11 +55,16 @@ def score_split(
         )
     aspects, n_bytes = draw_aspects(task, examples).items(), task.n_bytes(examples)
     bits = loss / math.log(2) * int(examples.n_predicted.sum())
-    scores = tuple(score for name, values in aspects for score in _by(name, values, shares))
+    weights = examples.n_predicted if task.by_token else np.ones(len(examples))
+
+    def mean(rows: Any) -> float:
+        return float(np.average(shares[rows], weights=weights[rows]))
+
+    scores = tuple(score for name, values in aspects for score in _by(name, values, mean))
     return SplitScore(
         name=split.name,
         role=split.role,
-        accuracy=float(shares.mean()),
+        accuracy=mean(slice(None)),
         loss=loss,
         n=len(examples),
         aspects=(*own, *scores),
@@ -71,7 +76,7 @@ def score_split(
 
 
 def _by(
-    aspect: str, values: Sequence[str] | Sequence[int], shares: Float[np.ndarray, " n"]
+    aspect: str, values: Sequence[str] | Sequence[int], mean: Callable[[Any], float]
 ) -> Iterator[AspectScore]:
     """The accuracy for every value, or for ranges of equal width where there are many numbers."""
     distinct, group = np.unique(np.array(values), return_inverse=True)
@@ -83,8 +88,8 @@ def _by(
         low, group = np.unique(start[group], return_inverse=True)
         lows, highs = low.tolist(), (low + width - 1).tolist()
     for index, (first, last) in enumerate(zip(lows, highs, strict=True)):
-        of_value = shares[group == index]
-        yield AspectScore(aspect, first, last, float(of_value.mean()), len(of_value))
+        own = group == index
+        yield AspectScore(aspect, first, last, mean(own), int(own.sum()))
 
 
 def right_answers(

@@ -57,7 +57,7 @@ def _machine(problems: list[str]) -> Iterator[str]:
     import torch
 
     from anchor_interp._util.environment import cpu_model, devices
-    from anchor_interp._util.limits import available_cores
+    from anchor_interp._util.machine_limits import available_cores
     from anchor_interp.models.fast_linear import onednn_fault
 
     yield (

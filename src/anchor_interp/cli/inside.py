@@ -28,7 +28,7 @@ def ask(
     Args:
         out: The page; an existing one is replaced.
     """
-    from anchor_interp.analysis.asking import to_ask
+    from anchor_interp.analysis.ask_data import to_ask
     from anchor_interp.pages.ask_page import write_ask
     from anchor_interp.runs.run import load
 
@@ -59,7 +59,7 @@ def analyze(
         step: Checkpoint of the run; the newest if none.
         max_seconds: Analyses that have not begun after this time are left out.
     """
-    from anchor_interp.analysis.overview import analyze, analyze_model
+    from anchor_interp.analysis.analyze import analyze, analyze_model
     from anchor_interp.pages.analysis_page import write_analysis
     from anchor_interp.pages.page import output_folder
     from anchor_interp.runs.export import load_transformer

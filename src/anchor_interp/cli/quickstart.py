@@ -57,9 +57,9 @@ def train_phases(
     configs = {name: override(config, seed=seed) for name, config in QUICKSTART.items()}
     output_folder(out, "the quickstart", "run", "sweep")
     from anchor_interp._util.progress import reporting
-    from anchor_interp.analysis.asking import to_ask
-    from anchor_interp.analysis.findings import gather
-    from anchor_interp.behaviour.answers import answer_map
+    from anchor_interp.analysis.ask_data import to_ask
+    from anchor_interp.analysis.report_data import gather
+    from anchor_interp.behaviour.answer_map import answer_map
     from anchor_interp.pages.answer_figures import answer_maps
     from anchor_interp.pages.ask_page import write_ask
     from anchor_interp.pages.report import write_report

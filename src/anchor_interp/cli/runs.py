@@ -189,7 +189,7 @@ def report(
         out: The page; an existing one is replaced.
         pictures: Folder for every figure as PNG and SVG as well.
     """
-    from anchor_interp.analysis.findings import gather
+    from anchor_interp.analysis.report_data import gather
     from anchor_interp.pages.report import write_report
 
     findings = gather(runs)

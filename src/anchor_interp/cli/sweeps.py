@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import checked, to_dict
+from anchor_interp._util.schema import to_dict
 from anchor_interp.cli.options import PLAIN, Device, Output, Outputs, Switch, Workers
 
 if TYPE_CHECKING:
@@ -54,14 +54,13 @@ def sweep(
         gpus: With ray. GPUs of each task, also a share such as 0.25.
         dry_run: Only say how many runs are missing, and how much time and disk they take.
     """
+    from anchor_interp.cli.typed import typed_sweep
     from anchor_interp.sweeps.folder import new_folder
     from anchor_interp.sweeps.local import LocalEngine
     from anchor_interp.sweeps.ray import RayEngine
     from anchor_interp.sweeps.sweep import own_measures, sweep, unmeasured
-    from anchor_interp.sweeps.typed import typed_sweep
 
     plan = new_folder(out).resumed(typed_sweep(spec, axes, seeds=seeds))
-    checked(batch, int, "batch", low=0)
     measures = own_measures(measure)
     runner: Engine
     if engine == "local":
@@ -145,7 +144,7 @@ def table(
         csv: Print the table as CSV on standard output.
         mechanism: First measure the mechanism of finished runs that lack it; seconds a run.
     """
-    from anchor_interp.analysis.mechanism import FINGERPRINT
+    from anchor_interp.analysis.fingerprint_numbers import FINGERPRINT
     from anchor_interp.sweeps.folder import sweep_folder
     from anchor_interp.sweeps.sweep import measure_runs, own_measures
     from anchor_interp.sweeps.table_files import to_csv, to_json
@@ -190,9 +189,9 @@ def diagram(
             figure 2 of the NeurIPS paper. Every run counts if none.
         maps: Further column with numbers to map, such as a measure of your own. May be repeated.
     """
+    from anchor_interp.cli.typed import named_values
     from anchor_interp.pages.diagram_page import write_diagrams
     from anchor_interp.sweeps.folder import read_table
-    from anchor_interp.sweeps.typed import named_values
 
     rows, name = read_table(sweep), sweep.resolve().name
     choices = {"x": x, "y": y, "where": named_values(where), "best_over": best_over or ()}
@@ -227,8 +226,8 @@ def effect(
             at the second minus that at the first.
         cluster: Columns, such as seed, whose runs of one setting count as one.
     """
+    from anchor_interp.cli.typed import named_values
     from anchor_interp.sweeps import effects
-    from anchor_interp.sweeps.typed import named_values
 
     answer = effects.effect(
         runs, of=of, on=on, within=_names(within), least=least, cluster=_names(cluster),

@@ -34,9 +34,9 @@ from anchor_interp.interventions.residual_edges import (
     recorded_outputs,
     run_kept,
 )
-from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import answer_logits
 from anchor_interp.models.inputs import Rows, finite_rows
+from anchor_interp.models.number_checks import check_finite
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal
 from anchor_interp.tasks.examples import Examples, as_examples, check_aligned, order_of
 
@@ -213,6 +213,7 @@ class EdgeAblation(Readable):
         ablated = self._sets(ablated)
 
         def score(logits: Tensor, rows: Tensor) -> Tensor:
+            check_finite(logits, "the model's logits, or those with parts ablated,")
             answer = self.answers[rows, None]
             correct = logits.argmax(-1, keepdim=True) == answer
             rest = logits.scatter(1, answer, -torch.inf).amax(-1, keepdim=True)
@@ -276,7 +277,6 @@ class EdgeAblation(Readable):
         """Right answers (or the model's own), wrong ones, and what the right ones are."""
         with torch.no_grad():
             logits = answer_logits(self.model, self.rows[order])
-        check_finite(logits, "the model's logits")
         right, wrong = (
             None if given is None else torch.from_numpy(given).to(logits.device)
             for given in self._examples.explained

@@ -21,8 +21,8 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import Edit, activations, hooked
 from anchor_interp.interventions.masks import mask_edges
-from anchor_interp.models.finite import rounding
 from anchor_interp.models.inputs import Rows
+from anchor_interp.models.number_checks import at_least_float32, rounding
 from anchor_interp.models.transformer import Edges, HookedTransformer, Inputs
 
 
@@ -52,9 +52,10 @@ class EdgeOutputs:
 
     def mean(self) -> "MeanEdgeOutputs":
         """The mean over the sequences, edge by edge."""
-        total = torch.einsum("lbhqk,lbkhd->lhqkd", self.patterns, self.values)
+        patterns, values = map(at_least_float32, (self.patterns, self.values))  # sums overflow
+        products = torch.einsum("lbhqk,lbkhd->lhqkd", patterns, values) / len(self)
         mlps = None if self.mlps is None else self.mlps.mean(1, keepdim=True)
-        return MeanEdgeOutputs(total / len(self), mlps)
+        return MeanEdgeOutputs(products.to(self.values), mlps)
 
 
 @dataclass(frozen=True, eq=False)

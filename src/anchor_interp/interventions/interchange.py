@@ -39,8 +39,8 @@ from anchor_interp.interventions.patched_passes import (
 )
 from anchor_interp.interventions.sites import Site, check_sites, site_mask
 from anchor_interp.interventions.subject import MOST_SEED, Subject, subject_of
-from anchor_interp.models.finite import at_least_float32, check_answers, check_finite
 from anchor_interp.models.inputs import model_rows
+from anchor_interp.models.number_checks import at_least_float32, check_answers, check_finite
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.counterfactuals import InterchangePairs
@@ -302,10 +302,11 @@ class _Exchange:
     def run(
         self, chosen: Int64[np.ndarray, " n"], basis: Float[Tensor, "d k"] | None, batch_size: int
     ) -> Float[Tensor, "n d_vocab"]:
-        base, difference = self.base[chosen], self._source[chosen] - self.base[chosen]
-        along = difference if basis is None else difference @ basis @ basis.mT
+        base, value = self.base[chosen], self._source[chosen]
+        if basis is not None:
+            value = base + (value - base) @ basis @ basis.mT
         exchanged = []
-        values = torch.split(base + along, self._widths, 1)
+        values = torch.split(value, self._widths, 1)
         for site, every, value in zip(self.sites, self._masks, values, strict=True):
             mask = every[chosen]
             value = self._whole[site.hook][chosen].masked_scatter(mask, value)

@@ -9,9 +9,9 @@ only the edges into the last position (``paths="direct"``) leaves open every pat
 elsewhere.
 
 Zeroing after the softmax leaves one more path open: the other weights were divided by a sum that
-includes the masked token's score. ``renormalise=True`` scales each row back to its former sum. The
-denominator then cancels. The papers do not renormalise;
-:func:`anchor_interp.analysis.mask_leakage.mask_leakage` measures what remains.
+includes the masked token's score. ``renormalise=True`` scales each row back to its former sum, and
+beside an attention sink to what the sink leaves. The denominator then cancels. The papers do not
+renormalise; :func:`anchor_interp.analysis.mask_leakage.mask_leakage` measures what remains.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def mask_edges(
 
     Nested masks act as the mask of their union. The batch dimension of ``edges`` is the forward
     pass's, or 1 to cut the same edges in every sequence. ``renormalise`` scales what remains of a
-    row to its former sum; where nothing remains, as beside an attention weight of 1, it is 0.
+    row, see the module's text; where nothing remains, as beside an attention weight of 1, it is 0.
 
     Raises:
         ConfigError: edges of the wrong shape or type, or a forward pass of another size.
@@ -58,8 +58,9 @@ def mask_edges(
         axes = f"({n_layers} layers, batch, {n_heads} heads, query, key)"
         raise ConfigError(f"edges is {shown(given)}; expected a tensor of booleans {axes}")
     edges = edges.to(device(model))
+    has_sink = getattr(model.cfg, "use_attention_sinks", False)
     edits = {
-        f"blocks.{layer}.attn.hook_pattern": _zeroing(cut, renormalise)
+        f"blocks.{layer}.attn.hook_pattern": _zeroing(cut, renormalise, has_sink)
         for layer, cut in enumerate(edges)
         if cut.any()
     }
@@ -151,7 +152,9 @@ def no_edges(model: HookedTransformer, n_pos: int, batch: int = 1) -> Edges:
     return torch.zeros(shape, dtype=torch.bool, device="cpu")
 
 
-def _zeroing(edges: Bool[Tensor, "batch head query key"], renormalise: bool) -> Edit:
+def _zeroing(
+    edges: Bool[Tensor, "batch head query key"], renormalise: bool, has_sink: bool
+) -> Edit:
     def zero(pattern: Tensor) -> Tensor:
         if pattern.shape[1:] != edges.shape[1:] or len(edges) not in (1, len(pattern)):
             masked, run = tuple(edges.shape), tuple(pattern.shape)  # batch, head, query, key
@@ -159,9 +162,10 @@ def _zeroing(edges: Bool[Tensor, "batch head query key"], renormalise: bool) -> 
         kept = pattern.masked_fill(edges, 0)
         if not renormalise:
             return kept
-        rest = kept.sum(-1, keepdim=True)
+        rest, whole = kept.sum(-1, keepdim=True), pattern.sum(-1, keepdim=True)
+        if has_sink:  # it has the rest of 1 and stays in the denominator
+            rest, whole = rest + (1 - whole).clamp(min=0), torch.ones_like(whole)
         shares = kept / torch.where(rest > 0, rest, 1)  # first: the inverse of rest can overflow
-        whole = pattern.sum(-1, keepdim=True)
         return torch.where(edges.any(-1, keepdim=True), shares * whole, pattern)
 
     return zero

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.models.finite import at_least_float32, check_answers, check_finite
 from anchor_interp.models.forward import last_logits
+from anchor_interp.models.number_checks import at_least_float32, check_answers, check_finite
 from anchor_interp.models.transformer import HookedTransformer, Inputs
 from anchor_interp.tasks.examples import Examples, Integers, as_integers
 

@@ -1,4 +1,4 @@
-"""What an analysis is about: a model and what is known of it.
+"""What an intervention or analysis is about: a model and what is known of it.
 
 A :class:`Subject` is checked when it is made; what takes a Subject trusts it. A public function
 such as ``route_scores(model, task)`` makes one, or takes one as its model
@@ -11,8 +11,8 @@ from functools import cached_property
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.behaviour.evaluation import Training, own_training
-from anchor_interp.models.finite import check_weights
 from anchor_interp.models.inputs import model_rows
+from anchor_interp.models.number_checks import check_weights
 from anchor_interp.models.transformer import HookedTransformer, check_fits, check_model
 from anchor_interp.runs.run import Run
 from anchor_interp.tasks.anchor import AnchorTask, check_anchors

@@ -34,7 +34,6 @@ from torch import Tensor, nn
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable, number
 from anchor_interp._util.schema import check_name, checked, shown
-from anchor_interp.models.finite import check_finite, check_weights
 from anchor_interp.models.forward import merge_heads
 from anchor_interp.models.matrix_complexity import (
     Numbers,
@@ -45,6 +44,7 @@ from anchor_interp.models.matrix_complexity import (
     numbers,
     stable_rank,
 )
+from anchor_interp.models.number_checks import check_finite, check_weights
 from anchor_interp.models.parameters import Parameter, is_fused, parameters, unwrapped
 from anchor_interp.models.transformer import HookedTransformer, check_model, is_transformer
 from anchor_interp.models.transformer_lens import is_bridge

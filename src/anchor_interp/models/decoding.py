@@ -18,7 +18,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp._util.schema import checked
 from anchor_interp.models import forward
-from anchor_interp.models.finite import check_finite
+from anchor_interp.models.number_checks import check_finite
 from anchor_interp.models.transformer import HookedTransformer, check_model, device, token_rows
 
 _ENDED = 0.25

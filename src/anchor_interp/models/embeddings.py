@@ -27,8 +27,8 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.rounding import as_large
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.models.finite import check_finite
 from anchor_interp.models.matrix_complexity import gaussian_spectra
+from anchor_interp.models.number_checks import check_finite
 from anchor_interp.tasks.anchor import AnchorTask
 
 COMPONENTS = 4  # principal components whose coordinates are kept

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from anchor_interp._util.errors import ConfigError, raising
 from anchor_interp._util.schema import shown
 from anchor_interp.models.fast_linear import linear
-from anchor_interp.models.finite import check_finite, rounding
 from anchor_interp.models.inputs import Rows, finite_rows, warn_of_padding
+from anchor_interp.models.number_checks import check_finite, rounding
 from anchor_interp.models.replaced_code import Snapshot, is_known, is_library_whole
 from anchor_interp.models.transformer import (
     HookedTransformer,

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown, suggestion
-from anchor_interp.models.finite import at_least_float32
+from anchor_interp.models.number_checks import at_least_float32
 from anchor_interp.models.parameters import (
     HOOKED,
     Group,

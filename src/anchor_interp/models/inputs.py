@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from anchor_interp.models.finite import check_weights
+from anchor_interp.models.number_checks import check_weights
 from anchor_interp.models.transformer import HookedTransformer, Inputs, check_causal, token_rows
 from anchor_interp.models.transformer_lens import is_bridge
 from anchor_interp.tasks.examples import Examples, warn_once

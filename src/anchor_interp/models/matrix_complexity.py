@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import shown
-from anchor_interp.models.finite import check_finite
+from anchor_interp.models.number_checks import check_finite
 
 MAX_NEURONS = 2048  # most that cosines compare: the unembedding of a language model has 50,000
 GAUSSIAN_DRAWS = 8
@@ -174,5 +174,6 @@ def _cosines(
         raise ConfigError(f"condensation compares neurons; the matrix has {n} column")
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0), device="cpu")
     neurons = order[:MAX_NEURONS].sort().values
-    columns = torch.nn.functional.normalize(exact(matrix[:, neurons.to(matrix.device)]), dim=0)
+    columns = exact(matrix[:, neurons.to(matrix.device)])
+    columns = columns / columns.norm(dim=0).clamp(min=torch.finfo(columns.dtype).tiny)
     return columns.mT @ columns, neurons

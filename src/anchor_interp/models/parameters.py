@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
-from anchor_interp.models.finite import placed
+from anchor_interp.models.number_checks import placed
 from anchor_interp.models.transformer_lens import HookedTransformer
 
 Group = Literal["embed", "qk", "vo", "mlp"]

@@ -41,8 +41,8 @@ from torch.nn.modules import module as torch_module
 from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.models.finite import check_answers, placed
 from anchor_interp.models.init import set_weights
+from anchor_interp.models.number_checks import check_answers, placed
 from anchor_interp.models.shapes import InitConfig, ModelConfig, Normalization
 from anchor_interp.models.transformer_lens import HookedTransformer as HookedTransformer
 from anchor_interp.models.transformer_lens import (

@@ -1,7 +1,8 @@
 """What the package takes from TransformerLens, in its versions 3.9 and 4.
 
-Version 3 brings the HookedTransformer. Version 4 has none, and :mod:`anchor_interp.models.hooked`
-takes its place. Only these two modules import TransformerLens.
+Version 3 brings the HookedTransformer. Version 4 has none;
+:mod:`anchor_interp.models.hooked_transformer` takes its place. Only these two modules import
+TransformerLens.
 """
 
 import functools
@@ -25,7 +26,7 @@ if TYPE_CHECKING or VERSION_3:
     from transformer_lens.components.transformer_block import TransformerBlock
     from transformer_lens.utilities.tensors import repeat_along_head_dimension
 else:
-    from anchor_interp.models.hooked import (
+    from anchor_interp.models.hooked_transformer import (
         HookedTransformer,
         HookedTransformerConfig,
         LayerNorm,

@@ -1,7 +1,7 @@
 """Maps of answers: key by position of the key, one colour a function, one panel a pair.
 
 One glance tells memorizing (no colour holds), symmetric (one colour, a wrong one), inferential (one
-colour, the rule's) and mixtures (:mod:`anchor_interp.behaviour.answers`).
+colour, the rule's) and mixtures (:mod:`anchor_interp.behaviour.answer_map`).
 """
 
 import textwrap
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from anchor_interp.behaviour.answer_map import EXCEPTION, NONE, OTHER_ORDER, RULE, AnswerMap
+from anchor_interp.behaviour.answer_map_numbers import EXCEPTION, NONE, OTHER_ORDER, RULE, AnswerMap
 from anchor_interp.pages.style import PHASE_COLOURS, single
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ import numpy as np
 
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import checked_path
-from anchor_interp.behaviour.answer_map import OTHER_ORDER
-from anchor_interp.behaviour.answers import known_functions
+from anchor_interp.behaviour.answer_map import known_functions
+from anchor_interp.behaviour.answer_map_numbers import OTHER_ORDER
 from anchor_interp.pages.answer_figures import ANOTHER, WORDS, colours_of
 from anchor_interp.pages.page import fill_page, template_text
 from anchor_interp.tasks.sequences import PROBE_POSITION, draw_noise
 
 if TYPE_CHECKING:
-    from anchor_interp.analysis.asking import Asked
+    from anchor_interp.analysis.ask_data import Asked
 
 
 def write_ask(models: Sequence["Asked"], out: str | Path) -> Path:

@@ -14,7 +14,7 @@ import numpy as np
 from anchor_interp.pages import diagram_marks, style
 from anchor_interp.pages.diagram_marks import BLACK, add_legend, state_handles
 from anchor_interp.pages.style import INK
-from anchor_interp.sweeps.cells import BEST_OF, MEASURE_LABELS, PHASE_INDEX, Cell, measure_label
+from anchor_interp.sweeps.cells import BEST_OF, MEASURE_LABELS, PHASE_INDEX, Cell
 from anchor_interp.sweeps.columns import TableRow
 from anchor_interp.sweeps.diagrams import Diagram
 
@@ -215,8 +215,8 @@ def _draw_accuracies(
         (x, y), stripes = one.corner, "#FFFFFF" if one.value < 0.6 else BLACK
         axes.add_patch(
             Rectangle((x + 0.0125, y + 0.0125), places.width - 0.025, places.height - 0.025,
-                      linewidth=0 if one.poor_id else 0.4, facecolor=_colour(image, one.value),
-                      hatch="/////" if one.poor_id else None,
+                      facecolor=image.to_rgba(np.asarray(one.value)),
+                      linewidth=0 if one.poor_id else 0.4, hatch="/////" if one.poor_id else None,
                       edgecolor=stripes if one.poor_id else INK)
         )  # fmt: skip
     triangle: dict[str, Any] = {"marker": "^", "color": TRIANGLE, "mec": BLACK, "mew": 0.6}
@@ -224,7 +224,8 @@ def _draw_accuracies(
     for x, y in not_commuting:
         axes.plot(x, y, linestyle="", ms=min(7, 0.62 * places.points), **triangle)
     outlined = measure in MARKED and _draw_outline(axes, diagram)
-    title = ", ".join(filter(None, (measure_label(measure), diagram_marks.best_words(best))))
+    label = MEASURE_LABELS.get(measure, measure)
+    title = ", ".join(filter(None, (label, diagram_marks.best_words(best))))
     _finish(axes, diagram, measure, image, title)
     handles = {
         Patch(facecolor="#7C7B78", edgecolor="white", hatch="/////", linewidth=0,
@@ -254,7 +255,7 @@ def _draw_ranks(axes: "Axes", diagram: Diagram, measure: RankMeasure) -> list[An
         index = PHASE_INDEX.get(one.run["phase"], 0)
         marker, size, _ = _BUBBLES[index]
         axes.plot(*places.centre(one.corner), marker, ms=largest * size,
-                  color=_colour(image, one.value), **outline)  # fmt: skip
+                  color=image.to_rgba(np.asarray(one.value)), **outline)  # fmt: skip
         shown.add(index)
     paper = "\n(the papers' W_Q(1))" if measure == "stable_rank" else ""
     _finish(axes, diagram, measure, image, MEASURE_LABELS[measure] + paper)
@@ -331,7 +332,3 @@ def _finish(
         style.plain_ticks(bar.ax.xaxis)
     bar.set_label(title, fontsize=9)
     bar.ax.tick_params(labelsize=8, length=2)
-
-
-def _colour(image: "ScalarMappable", value: float) -> Any:
-    return image.to_rgba(np.asarray(value))

@@ -31,10 +31,12 @@ from anchor_interp.pages.page import (
     save_pictures,
     template_text,
 )
-from anchor_interp.sweeps.cells import MEASURE_LABELS, STATE_MARKS, Cell, in_order, measure_label
+from anchor_interp.sweeps.cells import MEASURE_LABELS, STATE_MARKS, Cell, in_order
 from anchor_interp.sweeps.columns import TableRow, Value, label, listed, word, words
+from anchor_interp.sweeps.compared import FEWEST
 from anchor_interp.sweeps.diagrams import Diagram, Diagrams, phase_diagrams, plain_diagrams, summary
-from anchor_interp.sweeps.effects import FEWEST, LEVEL, Effect, effect
+from anchor_interp.sweeps.effects import Effect, effect
+from anchor_interp.sweeps.judge import LEVEL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -128,7 +130,7 @@ def render_diagrams(
         marks=STATE_MARKS,
         reports=reports,
         phases=meanings(anchored="commutativity" in measures),
-        measures={measure: measure_label(measure) for measure in measures},
+        measures={measure: MEASURE_LABELS.get(measure, measure) for measure in measures},
         diagrams=diagrams,
         has=has,
         marked=MARKED,
@@ -137,7 +139,6 @@ def render_diagrams(
         follows=_listed(diagrams.follows),
         level=LEVEL,
         setting=label,
-        measure_label=measure_label,
         columns=[label(column) for column in first.place(first.cells[0])],
         cells=[
             {"cell": cell, "place": list(map(word, place.values())), "words": words(place)}
@@ -157,7 +158,7 @@ def effects(diagrams: Diagrams) -> list[Effect]:
     """
     first = diagrams.diagrams[0]
     axes = [axis.name for axis in (first.x, first.y) if axis]
-    others = [*axes, *first.facet]
+    others = [*axes, *first.facet, *diagrams.best_over]
     mapped = [*_ACCURACIES, *get_args(RankMeasure), *diagrams.maps]
     measures = [m for m in mapped if any(has(diagram, m) for diagram in diagrams.diagrams)]
     measured = []
@@ -198,7 +199,8 @@ def highest(places: Sequence[tuple[Cell, Mapping[str, Value]]]) -> str:
     best = max(shown.values(), default="")
     at = [place for place, mean in shown.items() if mean == best]
     where = " and at ".join(at) if len(at) < 3 else f"{at[0]} and {len(at) - 1} other cells"
-    return f"The highest mean of OOD accuracy is {best}, at {where}." if at else ""
+    among = ", where all runs have fitted," if len(means) < len(places) else ""
+    return f"The highest mean of OOD accuracy{among} is {best}, at {where}." if at else ""
 
 
 def _listed(values: Mapping[str, tuple[Value, ...]]) -> list[tuple[str, str]]:
@@ -228,5 +230,5 @@ def _figures(
     for rank in filter(lambda rank: has(diagram, rank), get_args(RankMeasure)):
         yield rank, diagram_maps.rank_map(diagram, rank)
     for name in filter(lambda name: has(diagram, name), maps):
-        yield f"map-{name}", diagram_maps.accuracy_map(diagram, name)
+        yield f"map-{name}", diagram_maps.accuracy_map(diagram, name, best_over=best_over)
     yield "along", along_axis(diagram, best_over=best_over)

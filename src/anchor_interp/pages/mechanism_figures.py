@@ -76,11 +76,8 @@ def information_flow(
                              linewidths=1.2 if name else 0.6)  # fmt: skip
             below = f"{flow.tokens[0, position]}\n{name}" if one else name
             axes.text(position, -0.22, below, ha="center", va="top", fontsize=9)
-        axes.set(
-            xlim=(-0.5, length - 0.5),
-            ylim=(-0.75, n_layers + (0.45 if target is None else 0.65)),
-            xticks=[],
-        )
+        top = n_layers + (0.45 if target is None else 0.65)
+        axes.set(xlim=(-0.5, length - 0.5), ylim=(-0.75, top), xticks=[])
         rows = {layer + 0.5: f"L{layer}" for layer in range(n_layers)}
         if one:
             above = str(flow.outputs[0, -1])
@@ -110,9 +107,8 @@ def similarity_map(similarity: "Similarity", *, centred: bool = True) -> "Figure
         edges = [0, *(np.flatnonzero(np.diff(values)) + 1), len(values)]
         ticks: list[float] = []
         for start, stop in itertools.pairwise(edges):
-            style.frame(
-                axes, (start - 0.5, start - 0.5), stop - start, edgecolor="black", linewidth=0.9
-            )
+            corner = start - 0.5, start - 0.5
+            style.frame(axes, corner, stop - start, edgecolor="black", linewidth=0.9)
             middle = (start + stop - 1) / 2
             if not ticks or middle - ticks[-1] >= len(values) / 11:  # else labels would overlap
                 ticks.append(middle)
@@ -339,10 +335,8 @@ def embedding_plane(structure: "EmbeddingStructure", keys: Sequence[int]) -> "Fi
     with panel(4.0, 3.4) as (figure, axes):
         points = axes.scatter(across, up, c=list(keys), cmap="cividis", s=20, zorder=2,
                               edgecolors=INK, linewidths=0.4)  # fmt: skip
-        axes.set(
-            xlabel=f"component 1 ({share[0]:.0%} of the variance)",
-            ylabel=f"component 2 ({share[1]:.0%})",
-        )
+        axes.set_xlabel(f"component 1 ({share[0]:.0%} of the variance)")
+        axes.set_ylabel(f"component 2 ({share[1]:.0%})")
         style.colour_bar(points, axes, "key")
     return figure
 

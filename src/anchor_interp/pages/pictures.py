@@ -8,7 +8,7 @@ from anchor_interp.pages.answer_figures import answer_maps
 from anchor_interp.pages.page import Picture, file_name
 
 if TYPE_CHECKING:
-    from anchor_interp.analysis.findings import Findings
+    from anchor_interp.analysis.report_data import Findings
     from anchor_interp.analysis.results import Analysis, ExamplesAnalysis, MechanismAnalysis
 
 _DEVELOPMENT = {

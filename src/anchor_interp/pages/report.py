@@ -1,6 +1,6 @@
 """The report: what runs learned, and the measurements that show it.
 
-This module loads no model. It shows what :func:`anchor_interp.analysis.findings.gather` found.
+This module loads no model. It shows what :func:`anchor_interp.analysis.report_data.gather` found.
 """
 
 import json
@@ -26,7 +26,7 @@ from anchor_interp.pages.report_words import comparable, differences, measures, 
 from anchor_interp.tasks.anchor import AnchorTask
 
 if TYPE_CHECKING:
-    from anchor_interp.analysis.findings import Findings
+    from anchor_interp.analysis.report_data import Findings
 
 
 def write_report(

@@ -24,11 +24,11 @@ from anchor_interp.tasks.examples import Split
 from anchor_interp.tasks.task import Task
 
 if TYPE_CHECKING:
-    from anchor_interp.analysis.findings import Findings
+    from anchor_interp.analysis.report_data import Findings
 
 EXAMPLE_SEED = 0
 """Seed of the example that the page shows of every split."""
-_NOT_COMPARED = ("gamma", "weight_decay", "log_every", "eval_every", "checkpoint_every", "kind")
+_NOT_COMPARED = ("gamma", "weight_decay", "log_every", "checkpoint_every", "kind")
 """Settings that the summary has columns for, those that change no result, and a task's class."""
 _Row = tuple[str, str, float | None, float]
 
@@ -127,7 +127,9 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     """The settings that runs are compared by: all that change a result and have no column."""
     parts = (config.task, config.model, config.init, config.train)
     settings = {name: value for part in parts for name, value in to_dict(part).items()}
-    compared = {name: value for name, value in settings.items() if name not in _NOT_COMPARED}
+    # evaluations change a result only where they decide when training ends
+    left_out = (*_NOT_COMPARED, *["eval_every"] * (config.train.until_accuracy is None))
+    compared = {name: value for name, value in settings.items() if name not in left_out}
     own = type(config.model).__name__.removesuffix("Config")
     network = "transformer" if isinstance(config.model, ModelConfig) else own
     return {"task": task_name(config.task), "network": network} | compared

@@ -96,10 +96,8 @@ def along_curves(rows: Sequence[Mapping[str, Any]]) -> "Figure":
             for number, name in enumerate(names):
                 values, label = [row[name] for row in of_run], "_" * (index > 0) + name
                 axes.plot(steps, values, "o-", ms=3, color=style.colour(number), label=label)
-        below = axes.get_xaxis_transform()
-        axes.plot(
-            failed, [0] * len(failed), "x", color=style.NEITHER, transform=below, clip_on=False
-        )
+        how: Any = {"transform": axes.get_xaxis_transform(), "clip_on": False}  # below
+        axes.plot(failed, [0] * len(failed), "x", color=style.NEITHER, **how)
         axes.set(xlabel="step", ylabel=names[0] if len(names) == 1 else "")
         axes.grid(alpha=0.25)
         if len(names) > 1:
@@ -311,15 +309,10 @@ def plane_of_errors(
         style.colour_bar(image, axes, "right answers")
         if square is not None:
             low, high = square
-            style.frame(
-                axes, (low - 0.5, low - 0.5), high - low + 1, edgecolor=style.CHOSEN, linewidth=1.5
-            )
-        axes.set(
-            xlabel=plane.x,
-            ylabel=plane.y,
-            xlim=(-0.5, n_numbers - 0.5),
-            ylim=(-0.5, n_numbers - 0.5),
-        )
+            corner = low - 0.5, low - 0.5
+            style.frame(axes, corner, high - low + 1, edgecolor=style.CHOSEN, linewidth=1.5)
+        limits = -0.5, n_numbers - 0.5
+        axes.set(xlabel=plane.x, ylabel=plane.y, xlim=limits, ylim=limits)
     return figure
 
 

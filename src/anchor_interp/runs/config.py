@@ -203,7 +203,7 @@ def memory_bytes(config: RunConfig) -> dict[str, int]:
 
 
 def shape_key(config: RunConfig) -> Hashable:
-    """Equal for runs whose models can train as one batch (:mod:`anchor_interp.sweeps.stacked`)."""
+    """Equal for runs whose models can train as one (:mod:`anchor_interp.sweeps.model_stack`)."""
     task, train = config.task, config.train
     if not task.answers_last:
         return run_id(config)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from anchor_interp._util.errors import AnchorInterpError, ConfigError
-from anchor_interp._util.limits import launched
+from anchor_interp._util.machine_limits import launched
 from anchor_interp._util.signals import StopRequest
 from anchor_interp.runs.config import RunConfig
 from anchor_interp.runs.loop import TrainState

@@ -39,8 +39,8 @@ from anchor_interp._util.environment import resolve_device
 from anchor_interp._util.errors import ConfigError, StoreError, raising
 from anchor_interp._util.files import write_output
 from anchor_interp._util.schema import canonical_json, checked_path, from_dict, parse_json, to_dict
-from anchor_interp.models.finite import check_weights, rounding
 from anchor_interp.models.networks import Network, empty_network
+from anchor_interp.models.number_checks import check_weights, rounding
 from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.models.transformer import (
     HookedTransformer,

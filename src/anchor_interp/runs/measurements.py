@@ -25,7 +25,6 @@ from anchor_interp._util.errors import (
     AnchorInterpError,
     ConfigError,
     InterruptedRunError,
-    StoreError,
     error_of,
 )
 from anchor_interp._util.schema import check_fields, shown, to_dict
@@ -135,6 +134,9 @@ def column_measure(function: str) -> Measure:
         del sys.modules[module]  # it may have changed since this process imported it
     measure = Measure(name, f"{module}:{name}", column=True)
     code, text = inspect.unwrap(measure.resolve()), b""
+    found = getattr(sys.modules[module], "__file__", None) or "built in"
+    if file is not None and Path(found).resolve() != file.resolve():
+        raise ConfigError(f"the module {module} is {found}, not {file}; rename the file")
     with contextlib.suppress(TypeError, OSError):  # built in, or defined in no file
         text = Path(inspect.getfile(code)).read_bytes()
     return replace(measure, version=int(hashlib.sha256(text).hexdigest()[:12], 16))
@@ -220,12 +222,10 @@ def lacking(path: Path, measures: Iterable[Measure]) -> list[tuple[Measure, int]
 
 def keep(run: "Run", measure: Measure, value: Any) -> None:
     """Keep the value of a measure at the run's checkpoint; None forgets an earlier one."""
-    if run.path is None:
-        raise StoreError(f"{run.name} has no run folder to keep a measurement in")
     entry = _about(measure, run.step)
     place = {name: value for name, value in entry.items() if name != "version"}
     entry |= {"weights": run.folder.weights_digest(run.step), "value": value}
-    with writing(run.path, run.config) as writer:
+    with writing(run.folder.path, run.config) as writer:
         others = [other for other in writer.measurements() if not _has(other, place)]
         entries = others if value is None else [*others, entry]
         writer.write_json(FILE, {"measurements": entries})

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from anchor_interp._util.errors import ConfigError, OutOfMemoryError
-from anchor_interp._util.limits import memory_limit
+from anchor_interp._util.machine_limits import memory_limit
 from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.runs.config import RunConfig, memory_bytes
 

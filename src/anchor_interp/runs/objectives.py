@@ -23,8 +23,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from anchor_interp.models.batches import IGNORED, Batch, masked_batch, n_read
-from anchor_interp.models.finite import at_least_float32
 from anchor_interp.models.forward import place_logits, takes_fast_path
+from anchor_interp.models.number_checks import at_least_float32
 from anchor_interp.models.shapes import most_positions
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.runs.config import RunConfig

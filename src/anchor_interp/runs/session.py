@@ -215,11 +215,10 @@ class Probes:
         elif self._task.by_token:
             for _, part in self._sets:
                 shares, nats = token_scores(as_transformer(model), part)
-                right.append(float(shares.mean()))
+                right.append(float(np.average(shares, weights=part.n_predicted)))
                 losses.append(float(np.average(nats, weights=part.n_predicted)))
         else:
-            for _, part in self._sets:
-                right.append(float(right_answers(model, self._task, part).mean()))
+            right += [right_answers(model, self._task, part).mean() for _, part in self._sets]
         return self._by_role("accuracy", right) | self._by_role("loss", losses)
 
     def _by_role(self, name: str, values: Sequence[float]) -> Row:

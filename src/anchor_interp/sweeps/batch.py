@@ -1,4 +1,4 @@
-"""Runs of one shape that train as a batch of models (:mod:`anchor_interp.sweeps.stacked`).
+"""Runs of one shape that train as a batch of models (:mod:`anchor_interp.sweeps.model_stack`).
 
 Each run gets the same folder as from :func:`anchor_interp.runs.train.train`, so a run that a batch
 began can be resumed alone, and the reverse. A run that ends or fails leaves the batch, and one that
@@ -19,7 +19,7 @@ from anchor_interp._util.errors import (
     OutOfMemoryError,
     error_of,
 )
-from anchor_interp._util.limits import memory_limit
+from anchor_interp._util.machine_limits import memory_limit
 from anchor_interp.runs.config import RunConfig, memory_bytes
 from anchor_interp.runs.loop import StepEvent, check_finite_step
 from anchor_interp.runs.memory import check_training_fits, explained, memory_advice
@@ -27,7 +27,7 @@ from anchor_interp.runs.objectives import draw_training
 from anchor_interp.runs.session import Probes, Session, is_done
 from anchor_interp.runs.store import writing
 from anchor_interp.sweeps.engine import RunResult
-from anchor_interp.sweeps.stacked import Member, Stack
+from anchor_interp.sweeps.model_stack import Member, Stack
 from anchor_interp.tasks.examples import Dataset
 
 MOST_MODELS = 256

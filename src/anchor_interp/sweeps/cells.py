@@ -3,7 +3,7 @@
 A finished run counts with the measurements of its last checkpoint, even if it is undertrained. A
 run that diverged, failed or is unfinished has no measurements: it appears as a mark and is
 excluded from means. The interval of a mean is Student's
-(:func:`anchor_interp.analysis.statistics.mean_interval`), cut to the range of the measure.
+(:func:`anchor_interp._util.statistics.mean_interval`), cut to the range of the measure.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked, shown
-from anchor_interp.analysis.statistics import mean_interval
+from anchor_interp._util.statistics import mean_interval
 from anchor_interp.behaviour.phase import (
     MEASUREMENTS,
     PAPER,
@@ -185,11 +185,6 @@ def measured(runs: Sequence[TableRow], name: str, *, best: bool = False) -> Meas
 def in_order(states: Mapping[RunState, int]) -> dict[RunState, int]:
     """The states that occur, in the order of :data:`STATE_MARKS`."""
     return {state: states[state] for state in STATE_MARKS if states.get(state)}
-
-
-def measure_label(name: str) -> str:
-    """A measure in words; a user's own has its column's name."""
-    return MEASURE_LABELS.get(name, name)
 
 
 def _number(row: TableRow, name: str) -> float | None:

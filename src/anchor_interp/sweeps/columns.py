@@ -16,7 +16,7 @@ import numpy as np
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.rounding import decimal
 from anchor_interp._util.schema import checked, shown, suggestion
-from anchor_interp.analysis.mechanism import NUMBERS
+from anchor_interp.analysis.fingerprint_numbers import NUMBERS
 from anchor_interp.behaviour.phase import CellAccuracy
 from anchor_interp.models.shapes import InitConfig, ModelConfig
 from anchor_interp.runs.config import TrainConfig
@@ -54,7 +54,7 @@ LABELS = {
 """Words for settings whose names say too little."""
 PREFERRED = ("gamma", "weight_decay", "n_layers", "lr", "steps", "n_sequences")
 """Settings that become axes before the others."""
-_IDLE = ("log_every", "eval_every", "checkpoint_every")  # they change no result
+_IDLE = ("log_every", "checkpoint_every")  # they change no result
 _SETTINGS = ("task", *TASK_SETTINGS, *(name for name in FIELDS if name not in _IDLE))
 Kind = Literal["string", "int64", "double", "bool"]
 """What a column holds, by Arrow's name of the type; any value may be null."""
@@ -156,7 +156,7 @@ def word(value: Value) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if value is None:
-        return "default"
+        return "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -177,6 +177,8 @@ def settings_of(rows: Sequence[TableRow]) -> list[str]:
     :data:`ANCHORS` are not among them: the task's name tells them apart.
     """
     columns = dict.fromkeys(name for row in rows for name in row)
+    if not any(row.get("until_accuracy") for row in rows):
+        columns.pop("eval_every", None)  # it changes a result only where training ends by it
     own = [name for name in columns if name.startswith(OWN) and name != ANCHORS]
     common = [name for name in own if all(row.get(name) is not None for row in rows)]
     known = [name for name in _SETTINGS if name in columns]

@@ -83,10 +83,8 @@ def compared(
         raise ConfigError(f"{of} holds texts; expected the column of a number")
     between = _kinds(counted, on, between)
     names = _names(rows, within)
-    strata, unfitted = (
-        defaultdict[str, list[TableRow]](list),
-        defaultdict[str, list[TableRow]](list),
-    )
+    strata: dict[str, list[TableRow]] = defaultdict(list)
+    unfitted: dict[str, list[TableRow]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: sort_key(row, (on, of, *cluster))):
         at, reason = names[sort_key(row, within)], why[id(row)]
         asked = between is None or row.get(on) in between
@@ -166,6 +164,8 @@ def _rows(table: Any) -> list[TableRow]:
         table = table.reset_index("run_id") if "run_id" in table.index.names else table
         for name in table.columns[table.columns.duplicated()]:
             raise ConfigError(f"the column {name!r} occurs twice; keep one")
+        short = dict.fromkeys(table.select_dtypes(["float16", "float32"]), str)
+        table = table.astype(short).astype(dict.fromkeys(short, float))  # 0.3, not 0.30000001
         table = table.astype(object).where(table.notna(), None).to_dict("records")
     if not isinstance(table, Sequence) or not all(isinstance(row, Mapping) for row in table):
         raise ConfigError(f"table is {shown(table)}; expected a sweep folder, its table or rows")

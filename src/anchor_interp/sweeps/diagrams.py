@@ -16,14 +16,7 @@ from typing import Any
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import to_dict
-from anchor_interp.sweeps.cells import (
-    MEASURE_LABELS,
-    OF_RUN,
-    Cell,
-    in_order,
-    make_cell,
-    shown_row,
-)
+from anchor_interp.sweeps.cells import MEASURE_LABELS, OF_RUN, Cell, in_order, make_cell, shown_row
 from anchor_interp.sweeps.columns import (
     ANCHORS,
     NUMERIC,
@@ -181,7 +174,8 @@ def _further(rows: Sequence[TableRow], maps: Sequence[str]) -> tuple[str, ...]:
     numeric = [name for name in columns if kind_of(row.get(name) for row in rows) in NUMERIC]
     for name in maps:
         check_column(name, "map", numeric)
-    return tuple(dict.fromkeys(name for name in maps if name not in MEASURE_LABELS))
+    drawn = MEASURE_LABELS.keys() - {"train_accuracy"}
+    return tuple(dict.fromkeys(name for name in maps if name not in drawn))
 
 
 def summary(diagrams: Diagrams) -> Iterator[dict[str, Value]]:

@@ -13,31 +13,27 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import block_diag
 from scipy.stats import norm, rankdata, t
 
-from anchor_interp._util.rounding import ROUNDING, as_large
+from anchor_interp._util import statistics
+from anchor_interp._util.rounding import ROUNDING
 from anchor_interp._util.schema import checked
-from anchor_interp.analysis import statistics
-from anchor_interp.analysis.statistics import (
+from anchor_interp._util.statistics import (
     POWER,
+    Estimate,
     Floats,
     largest,
     permutation_p,
     student_quantile,
 )
 from anchor_interp.sweeps.columns import TableRow, Value, label, word
-from anchor_interp.sweeps.compared import FEWEST as FEWEST
-from anchor_interp.sweeps.compared import compared
+from anchor_interp.sweeps.compared import FEWEST, compared
+from anchor_interp.sweeps.judge import Support, judge_effect
 
-Support = Literal[
-    "supported", "not supported", "reversed", "inconclusive", "nothing comparable",
-    "not answerable here",
-]  # fmt: skip
-LEVEL = 0.05  # largest p of an effect that is there
 _LEFT = 1e-6  # smaller shares are rounding
 _NAMED = 5  # runs that are left out for one reason
 
@@ -49,18 +45,6 @@ class Stratum(NamedTuple):
     y: Floats  # [run], the number
     clusters: Sequence[Hashable]  # [run], what changes places together
     given: Floats | None = None  # [run, column], settings that are regressed out
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """An effect with its 95 % interval."""
-
-    effect: float
-    low: float
-    high: float
-    p: float
-    finds: float
-    """The effect that so many runs of this spread find with 80 %, two-sided at 0.05."""
 
 
 def find_trend(strata: Sequence[Stratum]) -> Estimate | None:
@@ -250,45 +234,6 @@ def _without(basis: Floats, values: Floats) -> Floats:
     return rest if np.linalg.norm(rest) > ROUNDING * np.linalg.norm(values) else np.zeros_like(rest)
 
 
-def judge_effect(
-    estimate: Estimate, least: float, p: float | None = None, unfitted: Estimate | None = None
-) -> tuple[Support, str]:
-    """The verdict on an effect, positive as claimed, and its reason; ``p`` may be an adjusted one.
-
-    An effect that is there, by p and by its interval, decides, whichever way it points. Runs that
-    could not find the least effect that counts decide nothing else. A least effect of 0 asks for
-    the direction alone. Nothing is decided that ``unfitted``, the effect with the runs that did not
-    converge, would change.
-    """
-    verdict, reason = _judge(estimate, least, estimate.p if p is None else p)
-    if unfitted is None:
-        return verdict, reason
-    if verdict == "reversed" and (unfitted.effect >= 0 or unfitted.p > LEVEL):
-        verdict, reason = _judge(estimate, least, 1.0)
-    against = verdict == "not supported" and unfitted.effect >= least
-    if against or (verdict == "supported" and unfitted.effect < least):
-        return "inconclusive", f"{unfitted.effect:+.2f} with the runs that did not converge"
-    return verdict, reason
-
-
-def _judge(estimate: Estimate, least: float, p: float) -> tuple[Support, str]:
-    counts, may_count = (as_large(n, least, size=least) for n in (estimate.effect, estimate.high))
-    if p <= LEVEL and counts and estimate.low > 0:
-        return "supported", f"at least {least:.2g}, with p <= {LEVEL:g}"
-    if p <= LEVEL and estimate.high < 0:
-        return "reversed", "the effect is the other way round"
-    if least and estimate.finds > least:
-        return "not answerable here", (
-            f"too few runs: an effect of {estimate.finds:.2g} is found with {POWER:.0%}; for "
-            f"{least:.2g}, which counts, it takes {(estimate.finds / least) ** 2:.1f} times as many"
-        )
-    if not may_count:
-        return "not supported", f"the interval ends below {least:.2g}, the least that counts"
-    if p <= LEVEL:
-        return "inconclusive", f"it is there, and perhaps as large as {least:.2g}, which counts"
-    return "inconclusive", f"p > {LEVEL:g}, and the interval reaches {least:.2g}, which counts"
-
-
 @dataclass(frozen=True)
 class Effect:
     """What the runs of a table say about a number and a setting."""
@@ -301,8 +246,6 @@ class Effect:
     left_out: int
     """Runs that do not count, or that nothing can be compared with."""
     found: Estimate | None
-    with_unfitted: Estimate | None
-    """The effect with the runs that did not converge, where these have the number."""
     least: float
     verdict: Support
     reason: str
@@ -312,6 +255,8 @@ class Effect:
     """The runs that are left out, by why: their status if not done, ``undertrained``, ``without`` a
     value, of another kind, or in a stratum with too few. A run without a run_id is a row's number.
     """
+    with_unfitted: Estimate | None = None
+    """The effect with the runs that did not converge, where these have the number."""
 
     @property
     def sentence(self) -> str:
@@ -327,11 +272,12 @@ class Effect:
         if self.found is None:
             return f"{n}\n{self.sentence}"
         found, other = self.found, self.with_unfitted
-        also = f" ({other.effect:+.2f} with runs that did not converge)" if other else ""
+        form = ".3g" if "minus" in self.kind else ".2f"
+        also = f" ({other.effect:+{form}} with runs that did not converge)" if other else ""
         return (
-            f"effect: {self.kind} {found.effect:+.2f} [{found.low:.2f}, {found.high:.2f}]{also}\n"
-            f"p: {found.p:.2g}\n{n}\n"
-            f"power: an effect of {found.finds:.2f} is found with {POWER:.0%}; {self.least:g} "
+            f"effect: {self.kind} {found.effect:+{form}} "
+            f"[{found.low:{form}}, {found.high:{form}}]{also}\np: {found.p:.2g}\n{n}\n"
+            f"power: an effect of {found.finds:{form}} is found with {POWER:.0%}; {self.least:g} "
             f"counts\n{self.sentence}"
         )
 
@@ -398,7 +344,7 @@ def effect(
         reason += f"{n_out} of {n + n_out} runs are left out" + (f": {why}" if why else "")
         if estimate is not None:
             verdict, reason = judge_effect(estimate, least, unfitted=other)
-        return Effect(of, on, kind, n, n_out, estimate, other, least, verdict, reason, parts, out)
+        return Effect(of, on, kind, n, n_out, estimate, least, verdict, reason, parts, out, other)
 
     each = found.strata.items() if within else ()
     parts = {at: judged({at: rows}, found.left_out(at), {}) for at, rows in each}

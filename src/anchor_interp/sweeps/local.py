@@ -21,7 +21,7 @@ from typing import Any
 
 from anchor_interp._util import errors
 from anchor_interp._util.errors import AnchorInterpError
-from anchor_interp._util.limits import available_cores, memory_limit
+from anchor_interp._util.machine_limits import available_cores, memory_limit
 from anchor_interp._util.progress import Progress
 from anchor_interp._util.schema import checked, to_dict
 from anchor_interp.runs.config import memory_bytes

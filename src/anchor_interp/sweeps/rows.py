@@ -9,7 +9,7 @@ from anchor_interp._util import files
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.rounding import decimal
 from anchor_interp._util.schema import from_dict
-from anchor_interp.analysis.mechanism import kept_fingerprint
+from anchor_interp.analysis.fingerprint_numbers import kept_fingerprint
 from anchor_interp.behaviour.phase import Evaluation
 from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.runs.config import RunConfig

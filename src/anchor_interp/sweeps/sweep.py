@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from anchor_interp._util.errors import ConfigError, StoreError, error_of
-from anchor_interp._util.limits import launched
+from anchor_interp._util.machine_limits import launched
 from anchor_interp._util.progress import reporting_all
 from anchor_interp._util.schema import checked, shown
 from anchor_interp.runs.measurements import Measure, column_measure, lacking, measure_run

@@ -75,7 +75,7 @@ def _faults(task: Task, part: Dataset) -> Iterator[tuple[Any, str]]:
     tokens, mask, lengths = part.tokens, part.mask, part.lengths
     n_tokens, n_input_tokens, position = task.n_tokens, task.n_input_tokens, np.arange(len(mask.T))
     inside = position < lengths[:, None]
-    outside = (tokens < 0) | (tokens >= n_tokens)
+    outside = (tokens < 0) | (tokens >= n_tokens) | (tokens % 1 != 0)
     yield outside.any(1), f"has a token outside its vocabulary of {n_tokens}"
     unread = part.inputs >= n_input_tokens
     bound = f"n_input_tokens ({n_input_tokens})"

@@ -23,13 +23,7 @@ from anchor_interp.tasks.examples import Examples, as_examples
 from anchor_interp.tasks.functions import Ints, Pair
 from anchor_interp.tasks.hashing import below, nth_allowed, random_bits, random_choice
 from anchor_interp.tasks.rules import Keys
-from anchor_interp.tasks.sequences import (
-    Place,
-    Sequences,
-    assemble,
-    draw,
-    draw_noise,
-)
+from anchor_interp.tasks.sequences import Place, Sequences, assemble, draw, draw_noise
 
 Perturbation = Literal["key", "first", "second", "order", "noise"]
 """The one thing that differs. The last two are negative controls: ``order`` keeps the answer where

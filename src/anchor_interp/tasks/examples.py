@@ -63,9 +63,8 @@ class Dataset:
     @classmethod
     def of(cls, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> "Dataset":
         """Prompts and answers that are lists of tokens; an answer has its end token."""
-        flat = [part for part in (*prompts, *answers) if not hasattr(part, "__len__")]
-        if flat:
-            raise ConfigError(f"{shown(flat[0])} is not a list of tokens; put an answer in a list")
+        for part in (each for each in (*prompts, *answers) if not hasattr(each, "__len__")):
+            raise ConfigError(f"{shown(part)} is not a list of tokens; put an answer in a list")
         if len(prompts) != len(answers):
             raise ConfigError(f"{len(prompts):,} prompts have {len(answers):,} answers")
         starts = np.fromiter(map(len, prompts), np.int64, len(prompts))
@@ -73,8 +72,11 @@ class Dataset:
         place = np.arange(lengths.max(initial=1))
         inside = place < lengths[:, None]
         tokens = np.zeros(inside.shape, np.int32)
-        pairs = zip(prompts, answers, strict=True)
-        tokens[inside] = [token for pair in pairs for part in pair for token in part]
+        parts = (part for pair in zip(prompts, answers, strict=True) for part in pair)
+        given = np.array([token for part in parts for token in part])
+        tokens[inside] = given
+        for token in given[tokens[inside] != given]:
+            raise ConfigError(f"{shown(token)} is not a token; expected an integer")
         return cls(tokens, inside & (place >= starts[:, None]), lengths)
 
     def __len__(self) -> int:
@@ -82,10 +84,8 @@ class Dataset:
 
     def rows(self, which: slice | np.ndarray) -> "Dataset":
         """Some of the examples, cut to the longest of them."""
-        longest = int(self.lengths[which].max(initial=1))
-        return Dataset(
-            self.tokens[which, :longest], self.mask[which, :longest], self.lengths[which]
-        )
+        part = which, slice(int(self.lengths[which].max(initial=1)))
+        return Dataset(self.tokens[part], self.mask[part], self.lengths[which])
 
     @functools.cached_property
     def starts(self) -> Int[np.ndarray, " n"]:

@@ -6,7 +6,7 @@ import joblib
 import pytest
 import torch
 
-from anchor_interp._util import limits
+from anchor_interp._util import machine_limits
 from anchor_interp._util.environment import limited_threads
 
 GIB = 1 << 30
@@ -17,8 +17,8 @@ def cgroups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine without limits, whose control groups lie in the folder."""
     for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE", "SLURM_MEM_PER_NODE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(limits, "_OWN_CGROUPS", tmp_path / "own")
-    monkeypatch.setattr(limits, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(machine_limits, "_OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(machine_limits, "_CGROUPS", tmp_path)
     return tmp_path
 
 
@@ -33,27 +33,27 @@ def cgroups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     ],
 )
 def test_memory_of_the_own_control_group(cgroups: Path, own: str, file: str) -> None:
-    free = limits.memory_limit()
+    free = machine_limits.memory_limit()
     (cgroups / "own").write_text(f"3:cpuset:/other\n{own}\n")
-    assert limits.memory_limit() == free
+    assert machine_limits.memory_limit() == free
     (cgroups / file).parent.mkdir(parents=True, exist_ok=True)
     (cgroups / file).write_text("max\n")
-    assert limits.memory_limit() == free
+    assert machine_limits.memory_limit() == free
     (cgroups / file).write_text(f"{free // 2}\n")
-    assert limits.memory_limit() == free // 2
+    assert machine_limits.memory_limit() == free // 2
 
 
 def test_slurm_without_control_groups(cgroups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    free = limits.memory_limit()
+    free = machine_limits.memory_limit()
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "0")  # all of it
-    assert limits.memory_limit() == free
+    assert machine_limits.memory_limit() == free
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "512")
-    assert limits.memory_limit() == GIB // 2
+    assert machine_limits.memory_limit() == GIB // 2
     monkeypatch.setattr(joblib, "cpu_count", lambda: 64)
-    assert limits.available_cores() == 64
+    assert machine_limits.available_cores() == 64
     monkeypatch.setenv("SLURM_CPUS_ON_NODE", "8")
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "2")
-    assert limits.available_cores() == 2
+    assert machine_limits.available_cores() == 2
 
 
 def test_no_more_threads_than_cores(cgroups: Path, monkeypatch: pytest.MonkeyPatch) -> None:

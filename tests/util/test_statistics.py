@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import ttest_1samp
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.analysis.statistics import mean_interval, permutation_p
+from anchor_interp._util.statistics import mean_interval, permutation_p
 
 
 def test_p_counts_ties_and_the_observed_statistic() -> None:

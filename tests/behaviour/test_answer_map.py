@@ -7,8 +7,8 @@ import pytest
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.behaviour.answer_map import AnswerMap
-from anchor_interp.behaviour.answers import answer_map
+from anchor_interp.behaviour.answer_map import answer_map
+from anchor_interp.behaviour.answer_map_numbers import AnswerMap
 from anchor_interp.runs.measurements import column_measure
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.sequences import draw
@@ -114,7 +114,7 @@ def test_a_mixture_is_told_by_its_shares_and_becomes_columns() -> None:
         {"rule": 0.5, "other order": 0, "none": 0.1, "borrowed": 0.4}
     )
     run = ai.load("exact/inferential")
-    assert column_measure("anchor_interp.behaviour.answers:mixture")(run)["rule"] == 1
+    assert column_measure("anchor_interp.behaviour.answer_map:mixture")(run)["rule"] == 1
     frame = answer_map(run, n=2).to_frame()
     assert len(frame) == 2 * 80 * 7
     assert set(frame["function"]) == {"rule"}

@@ -20,8 +20,8 @@ from watched_page import Watched
 from anchor_interp._util import progress
 from anchor_interp._util.errors import ConfigError, StoreError
 from anchor_interp._util.schema import canonical_json, to_dict
+from anchor_interp.analysis.analyze import analyze, analyze_model
 from anchor_interp.analysis.development import Development
-from anchor_interp.analysis.overview import analyze, analyze_model
 from anchor_interp.analysis.results import Analysis
 from anchor_interp.cli.main import main
 from anchor_interp.models.complexity import complexity

@@ -28,12 +28,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import t
 
+from anchor_interp._util import statistics as stats
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.rounding import ROUNDING
 from anchor_interp._util.schema import shown
-from anchor_interp.analysis import statistics as stats
-from anchor_interp.analysis.statistics import DRAWN, POWER, Floats, largest, permutation_p
-from anchor_interp.sweeps.effects import FEWEST, Estimate, Stratum, find_rise, find_trend
+from anchor_interp._util.statistics import DRAWN, POWER, Estimate, Floats, largest, permutation_p
+from anchor_interp.sweeps.compared import FEWEST
+from anchor_interp.sweeps.effects import Stratum, find_rise, find_trend
 
 Row = dict[str, Any]  # one run: its columns by name
 Rows = Sequence[Row]

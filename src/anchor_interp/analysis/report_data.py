@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from anchor_interp._util.errors import StoreError
 from anchor_interp._util.schema import checked_path
 from anchor_interp.analysis.attention import AttentionExample, attention_examples
-from anchor_interp.behaviour.answer_map import AnswerMap
-from anchor_interp.behaviour.answers import answer_map
+from anchor_interp.behaviour.answer_map import answer_map
+from anchor_interp.behaviour.answer_map_numbers import AnswerMap
 from anchor_interp.behaviour.evaluation import EVALUATION_SEED
 from anchor_interp.behaviour.phase import Decision, Evaluation
 from anchor_interp.behaviour.scoring import right_answers

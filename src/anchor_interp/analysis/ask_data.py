@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.behaviour.answer_map import AnswerMap
-from anchor_interp.behaviour.answers import answer_map
+from anchor_interp.behaviour.answer_map import answer_map
+from anchor_interp.behaviour.answer_map_numbers import AnswerMap
 from anchor_interp.models.forward import last_logits
 from anchor_interp.models.shapes import ModelConfig
 from anchor_interp.models.transformer import HookedTransformer

@@ -31,10 +31,10 @@ from einops import einsum, rearrange
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.schema import checked
 from anchor_interp.interventions.hooks import activations
-from anchor_interp.models.finite import check_finite
 from anchor_interp.models.forward import last_logits
+from anchor_interp.models.number_checks import check_finite
 from anchor_interp.models.transformer import HookedTransformer, layout
-from anchor_interp.tasks.factors import Floats
+from anchor_interp.tasks.sequence_factors import Floats
 from anchor_interp.tasks.sequences import Place, Sequences
 
 State = Literal["X", "V", "OV", "X_ao", "X_do"]
@@ -45,6 +45,8 @@ _HOOKS: dict[State, str] = {
     "X_ao": "hook_resid_mid",
     "X_do": "hook_resid_post",
 }
+_NORMED_OUTPUTS = ("Olmo2ForCausalLM", "Olmo3ForCausalLM")
+"""Architectures whose attention and MLP read the stream itself; LayerNorms take what they write."""
 
 
 def check_state(model: HookedTransformer, state: State | None, layer: int) -> None:
@@ -129,6 +131,9 @@ def _hidden(
         here = einsum(here, blocks[layer].attn.W_O, written).flatten(1)
     elif layout(model) == "pre":
         reader = layer + (state == "X_do")
-        norm = blocks[reader].ln1 if reader < n_layers else model.ln_final
-        here = (blocks[layer].ln2 if state == "X_ao" else norm)(here[:, None])[:, 0]
+        is_last = reader == n_layers
+        norm = model.ln_final if is_last else blocks[reader].ln1
+        norm = blocks[layer].ln2 if state == "X_ao" else norm
+        if is_last or getattr(model.cfg, "original_architecture", None) not in _NORMED_OUTPUTS:
+            here = norm(here[:, None])[:, 0]
     return here

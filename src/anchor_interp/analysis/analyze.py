@@ -28,7 +28,7 @@ from anchor_interp.analysis.fingerprint import fingerprint_of
 from anchor_interp.analysis.flow import information_flow
 from anchor_interp.analysis.logit_attribution import attribute_logits
 from anchor_interp.analysis.mask_leakage import mask_leakages
-from anchor_interp.analysis.probes import (
+from anchor_interp.analysis.parts import (
     FEW_EDGES,
     aligned_examples,
     attributed_edges,
@@ -49,7 +49,7 @@ from anchor_interp.analysis.routes import RouteScores, route_scores
 from anchor_interp.analysis.sensitivity import sensitivity
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.analysis.verdict import verdict
-from anchor_interp.behaviour.answers import answer_map
+from anchor_interp.behaviour.answer_map import answer_map
 from anchor_interp.behaviour.evaluation import Training, evaluate, predict
 from anchor_interp.behaviour.phase import Decision, Evaluation, decide, near_lines
 from anchor_interp.interventions.edge_ablation import Parts, reachable_edges
@@ -153,7 +153,7 @@ def analyze_model(
 ) -> Analysis:
     """Analyse a HookedTransformer or a bridge: by its anchor task, by examples, or its weights.
 
-    Examples give everything that needs no anchors (:mod:`anchor_interp.analysis.probes`); without
+    Examples give everything that needs no anchors (:mod:`anchor_interp.analysis.parts`); without
     a task or examples only the complexity is measured. ``training`` holds the sequences that it was
     trained on; without them a model that knows nothing else looks untrained. ``initial`` is the
     model at initialisation, to compare the complexity with. Analyses that have not begun after
@@ -270,10 +270,10 @@ def _on_examples(subject: Subject, examples: Examples, attempts: _Attempts) -> E
     """Everything that needs no anchors."""
     model, seed, attempt = subject.model, subject.seed, attempts.attempt
     # analyses take the first examples: sort, so that the given order changes nothing, then shuffle,
-    # so that the first ones are a random sample
-    examples = examples[order_of(examples)[0]]
-    examples = examples[np.random.default_rng(seed).permutation(len(examples))]
-    twins, aligned = find_twins(examples, seed=seed), aligned_examples(examples)
+    # so that the first ones are a random sample; copies would be judged on what they were found on
+    order, place = order_of(examples)
+    distinct = examples[np.random.default_rng(seed).permutation(order[np.unique(place)])]
+    twins, aligned = find_twins(distinct, seed=seed), aligned_examples(distinct)
     patches, agreement = attempt("patching", patched_examples, model, twins) or (None, None)
     attribution = attempt("attribution", attribute_logits, model, twins[0], twins[2])
     own = subject.training

@@ -15,7 +15,7 @@ from anchor_interp.sweeps.spec import SWEEPS, Loader, Sweep, parse_sweep, read_s
 
 
 def named_values(texts: Iterable[str]) -> dict[str, list[Any]]:
-    """Read ``NAME=VALUE`` or ``NAME=VALUE,VALUE``; a value is written as in a sweep file."""
+    """Read ``NAME=VALUE`` or ``NAME=VALUE,VALUE``; values as in a sweep file, or none."""
     values: dict[str, list[Any]] = {}
     for text in texts:
         name, _, listed = map(str.strip, text.partition("="))
@@ -30,7 +30,7 @@ def named_values(texts: Iterable[str]) -> dict[str, list[Any]]:
 
 def _value(text: str) -> Any:
     try:
-        return yaml.load(text, Loader)
+        return None if text == "none" else yaml.load(text, Loader)
     except yaml.YAMLError:
         return text
 

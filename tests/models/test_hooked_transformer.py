@@ -10,7 +10,7 @@ from versions import only_3
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp.interventions.hooks import _GATES
-from anchor_interp.models import hooked
+from anchor_interp.models import hooked_transformer as hooked
 from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
 
 SHAPE: dict[str, Any] = {
