@@ -360,8 +360,7 @@ def _symmetric_or_composite(e: Evaluation, t: Thresholds) -> Decision:
     if e.commutativity is None:
         nothing = "no unseen pair has two orders to compare"
         return Decision("other", f"OOD {e.ood_accuracy:.2f}; {nothing}")
-    share = beside(e.commutativity, t.commutativity)
-    commuting = f"OOD {e.ood_accuracy:.2f}, commutativity {share}"
+    commuting = f"OOD {e.ood_accuracy:.2f}, commutativity {beside(e.commutativity, t.commutativity)}"
     if e.commutativity < t.commutativity:
         return Decision("composite", f"{commuting} < {t.commutativity:g}")
     if e.symmetric_accuracy is not None:
