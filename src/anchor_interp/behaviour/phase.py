@@ -358,8 +358,7 @@ def _symmetric_or_composite(e: Evaluation, t: Thresholds) -> Decision:
         share = f"symmetric answer on {e.symmetric_accuracy:.2f} >= {t.symmetric:g}"
         return Decision("symmetric", f"OOD {e.ood_accuracy:.2f}, {share}")
     if e.commutativity is None:
-        nothing = "no unseen pair has two orders to compare"
-        return Decision("other", f"OOD {e.ood_accuracy:.2f}; {nothing}")
+        return Decision("other", f"OOD {e.ood_accuracy:.2f}; no unseen pair has two orders")
     share = beside(e.commutativity, t.commutativity)
     commuting = f"OOD {e.ood_accuracy:.2f}, commutativity {share}"
     if e.commutativity < t.commutativity:

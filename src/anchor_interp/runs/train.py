@@ -126,8 +126,7 @@ def _train(
     """Do all steps that are left; log, checkpoint and report them."""
 
     def on_event(state: TrainState, event: StepEvent) -> None:
-        row = session.log(event)
-        if row is not None:
+        if (row := session.log(event)) is not None:
             show(row)
         leaving = group.agree(stopped, state.device) and not session.is_trained
         session.keep(leaving=leaving)
