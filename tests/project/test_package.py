@@ -125,9 +125,14 @@ def test_shapes_are_checked_in_functions_and_dataclasses_that_have_some() -> Non
     assert not hasattr(hashing.stream_key, "__wrapped__")  # it has no shape
 
 
+@pytest.mark.filterwarnings("ignore:HookedTransformer is deprecated")
 @pytest.mark.usefixtures("judged_on_few", "undrawn")
-@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
-def test_code_of_the_first_pages_runs(
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", "docs/guide.md",
+     *(pytest.param(f"docs/own-{x}.md", marks=pytest.mark.slow) for x in ("model", "training"))],
+)  # fmt: skip
+def test_code_of_pages_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_run: Run
 ) -> None:
     """Every Python block runs unchanged, on short runs that this process trains."""
