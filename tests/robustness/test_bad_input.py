@@ -212,6 +212,8 @@ ARGUMENTS: list[tuple[Build, str]] = [
     (lambda: given(ai.along, "sweep", 3), "measure is 3; expected a function of a model"),
     (lambda: given(ai.score_circuit, 3, None), "bench is 3; expected an EdgeAblation"),
     (lambda: given(ai.prune, 3), "bench is 3; expected an EdgeAblation"),
+    (lambda: given(ai.ablate_each, 3), "bench is 3; expected an EdgeAblation"),
+    (lambda: given(ai.bridge, 3), "model is 3; expected a model of transformers"),
     (lambda: given(ai.interchange, tiny_model(), 3, None), "of anchors) is 3; expected"),
     (
         lambda: given(ai.learn_subspace, tiny_model(), None, None, 4, seed=0, lr=-1),

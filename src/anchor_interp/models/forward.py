@@ -102,8 +102,8 @@ def _called(model: Any, examples: Examples) -> Float[Tensor, "batch *k d_vocab"]
     logits = getattr(out, "logits", out)
     if tuple(getattr(logits, "shape", ()))[:-1] != tokens.shape:
         expected = f"expected logits {(*tokens.shape, 'd_vocab')}"
-        remedy = "pass these on, such as lambda tokens: model(tokens)[0] of several outputs, or of "
-        remedy += "nanoGPT, which gives all positions with targets alone, model(tokens, tokens)[0]"
+        remedy = "of several outputs pass these on, such as lambda tokens: model(tokens)[0]; of "
+        remedy += "nanoGPT, which gives only the last without targets, model(tokens, tokens)[0]"
         raise _OtherShapeError(f"the model gives {shown(logits)}; {expected}: {remedy}")
     at = torch.from_numpy(examples.each_at)
     read = torch.as_tensor(logits)[torch.arange(len(tokens), device=at.device)[:, None], at]
