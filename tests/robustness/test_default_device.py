@@ -28,8 +28,8 @@ PAIRS = ai.contrast_pairs(TASK, "key", 8, seed=0)
 def test_every_tensor_that_is_made_names_its_device() -> None:
     unnamed = []
     for file in sorted(SOURCES.rglob("*.py")):
-        if file.name == "hooked_transformer.py":  # modules, which are made on the default device as in PyTorch
-            continue
+        if file.name == "hooked_transformer.py":
+            continue  # modules, which are made on the default device as in PyTorch
         for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if not isinstance(call, ast.Call):
                 continue
