@@ -31,7 +31,7 @@ from transformer_lens import patching
 
 from anchor_interp.analysis.circuits import prune
 from anchor_interp.analysis.flow import information_flow
-from anchor_interp.interventions.edge_ablation import EdgeAblation
+from anchor_interp.interventions.ablation_bench import EdgeAblation
 from anchor_interp.interventions.masks import mask_edges, token_edges
 from anchor_interp.interventions.metrics import logit_difference
 from anchor_interp.interventions.patching import patch

@@ -7,8 +7,9 @@ supports one in twenty is expected to be chance. Whatever was ever judged stays 
 ``archive.csv`` holds those that no figure shows, with their last result; *withdrawn* are those that
 could hardly fail, or whose runs their own sentence excludes.
 
-The verdicts are those of :func:`anchor_interp.sweeps.judge.judge_effect`, and more. *Mixed*:
-parts that both belong to the paper's stratum disagree. *Not run*: there is no study, or no table.
+The verdicts are those of :func:`anchor_interp.sweeps.effect_verdict.judge_effect`, and more.
+*Mixed*: parts that both belong to the paper's stratum disagree. *Not run*: there is no study, or
+no table.
 *Nothing comparable*: the runs to be compared do not occur. *Not answerable here* is also what runs
 are that have not fitted, are at chance, are fewer than five of a kind or than half of those
 planned. Parts of a claim are adjusted by Holm's method (1979).
@@ -31,7 +32,7 @@ from scipy.stats import false_discovery_control
 
 from anchor_interp._util.errors import StoreError
 from anchor_interp.sweeps.compared import FEWEST
-from anchor_interp.sweeps.judge import LEVEL, judge_effect
+from anchor_interp.sweeps.effect_verdict import LEVEL, judge_effect
 from claim_effects import Effect, Finding, Rows
 
 HERE = Path(__file__).parent

@@ -123,3 +123,10 @@ def _joined(images: Sequence[Image.Image], *, down: bool) -> Image.Image:
         sheet.paste(image, (0, at) if down else (at, 0))
         at += image.height if down else image.width
     return sheet
+
+
+def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    rows = [head, ["---"] * len(head), *lines]
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return "".join("| " + " | ".join(row) + " |\n" for row in escaped)

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from anchor_interp.pages.style import INK, QUALITATIVE, panel
 from claim_effects import Difference, equal, grouped, values_of
 from claims import Claim
-from common import Panels
+from common import Panels, table
 from complexity_control import span
 from concepts import PRESETS, Concepts
 from concepts.drawings import Drawings, drawings
@@ -28,7 +28,6 @@ from concepts.figures import tiled
 from concepts.pictures import bits_of, every_node
 from concepts.presets import TASKS
 from figure import main
-from ledger import table
 from studies import Data, Grid, Study, override
 
 # PyTorch's default, then smaller weights. 1.0 reduces the standard deviation of a layer of 16

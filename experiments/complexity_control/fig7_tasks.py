@@ -42,10 +42,9 @@ from claim_effects import (
     values_of,
 )
 from claims import Claim, registered
-from common import Panels
+from common import Panels, table
 from complexity_control import span
 from figure import main
-from ledger import table
 from measures import log_steps
 from studies import Data, Grid, Study, override, preset
 

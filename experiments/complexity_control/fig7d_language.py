@@ -23,10 +23,9 @@ from anchor_interp._util.statistics import Floats
 from anchor_interp.pages.style import QUALITATIVE, panel
 from claim_effects import Difference, Row, Rows, equal, grouped, number_of, values_of
 from claims import Claim
-from common import Panels
+from common import Panels, table
 from complexity_control import span
 from figure import main
-from ledger import table
 from measures import CURVE, CURVE_POINTS
 from studies import Data, Grid, Study, override, preset
 

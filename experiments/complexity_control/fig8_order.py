@@ -30,13 +30,12 @@ from anchor_interp.tasks.anchor import AnchorTask
 from anchor_interp.tasks.functions import Affine, Override, Pair
 from claim_effects import Difference, Mean, Row, Rows, equal, number_of, values_of
 from claims import Claim, registered
-from common import Panels
+from common import Panels, table
 from complexity_control import CONTROL, LARGE, SMALL
 from drawing import HOLLOW, legend, over_depth, strip, strips
 from drawing import SMALL as BLUE
 from figure import main
 from learning_order import Detection, detection
-from ledger import table
 from studies import Data, Grid, Study, override
 
 _PAIR = re.compile(r"(late|loss)_pair_(\d)(\d)")

@@ -21,10 +21,9 @@ from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import Sequences, assemble, draw_noise
 from claim_effects import Row
-from common import spread
+from common import spread, table
 from evidence.measured import mixtures
 from evidence.verdict import half
-from ledger import table
 
 SITES = ("0.hook_resid_pre", "0.hook_resid_mid", "0.hook_resid_post",
          "1.hook_resid_mid", "1.hook_resid_post")  # fmt: skip

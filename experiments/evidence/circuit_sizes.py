@@ -15,8 +15,7 @@ from anchor_interp.analysis.rivals import rollouts
 from anchor_interp.runs import zoo
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
 from claim_effects import Row, Rows
-from common import say, spread
-from ledger import table
+from common import say, spread, table
 
 N = 100
 DRAWS = range(5)

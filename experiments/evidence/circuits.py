@@ -15,12 +15,11 @@ from typing import Any
 from anchor_interp import ConfigError, Run, route_scores
 from anchor_interp.analysis.circuits import Performance, prune, score_circuit
 from anchor_interp.analysis.rivals import compare_circuit
-from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation
+from anchor_interp.interventions.ablation_bench import Ablation, EdgeAblation
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
 from claim_effects import Row, Rows
-from common import spread
+from common import spread, table
 from evidence.measured import count, ends, others, used
-from ledger import table
 
 N = 100
 N_RANDOM = 100

@@ -14,8 +14,8 @@ from anchor_interp import ConfigError, EdgeAblation, Run, answer_map, load, prun
 from anchor_interp.tasks.functions import Pair
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
 from claim_effects import Row, Rows
+from common import table
 from evidence.measured import EVIDENCE
-from ledger import table
 
 N = 100
 ROUTES = ("symmetric", "inferential", "gathered")

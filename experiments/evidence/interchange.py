@@ -22,9 +22,8 @@ from anchor_interp.interventions.interchange import (
 )
 from anchor_interp.tasks.counterfactuals import InterchangePairs, interchange_pairs
 from claim_effects import Row, Rows
-from common import spread
+from common import spread, table
 from evidence.measured import count, ends, used
-from ledger import table
 
 SITE = Site("resid_post", 0, "first")
 DIMENSIONS = 16

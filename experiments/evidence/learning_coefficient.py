@@ -26,8 +26,8 @@ from anchor_interp.models.complexity import first_query_matrix
 from anchor_interp.models.matrix_complexity import stable_rank
 from anchor_interp.runs import zoo
 from claim_effects import Row
+from common import table
 from evidence.measured import finished
-from ledger import table
 
 LEAST, PLANNED = 0.1, 55
 DRAWS = 10_000

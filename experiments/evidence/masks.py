@@ -14,10 +14,9 @@ from anchor_interp.analysis.mask_leakage import mask_leakage
 from anchor_interp.interventions.masks import Paths
 from anchor_interp.tasks.sequences import Place, drawn_sequences
 from claim_effects import Row, Rows
-from common import spread
+from common import spread, table
 from evidence.margins import FRESH_SEEDS
 from evidence.measured import ends, others, used
-from ledger import table
 
 N, SEEDS = 40, list(FRESH_SEEDS)[:5]
 MASKS: dict[str, tuple[Paths, bool]] = {

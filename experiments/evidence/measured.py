@@ -13,9 +13,8 @@ from anchor_interp.runs.measurements import Measure, kept, measure_run
 from anchor_interp.runs.presets import RECIPES
 from anchor_interp.runs.run import Run, load
 from claim_effects import Row, Rows
-from common import exit_code, say
+from common import exit_code, say, table
 from evidence.margins import FRESH_SEEDS, MARGINS
-from ledger import table
 
 EVIDENCE = Path(__file__).parents[2] / "docs" / "evidence"
 

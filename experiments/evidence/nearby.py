@@ -9,8 +9,8 @@ import numpy as np
 from anchor_interp import Run, answer_map, sample
 from anchor_interp.models.embeddings import key_embeddings
 from claim_effects import Row, Rows
+from common import table
 from evidence.measured import mixtures
-from ledger import table
 
 runs = mixtures
 TITLES = {

@@ -23,10 +23,9 @@ from anchor_interp.runs.schedule import total_decay
 from anchor_interp.sweeps.engine import each_alone
 from anchor_interp.sweeps.local import LocalEngine
 from claim_effects import Row
-from common import exit_code
+from common import exit_code, table
 from evidence.margins import FRESH_SEEDS, MARGINS
 from evidence.measured import tell
-from ledger import table
 
 _HEADINGS = {
     "train_accuracy": "train", "id_accuracy": "ID", "ood_accuracy": "OOD",

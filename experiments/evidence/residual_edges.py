@@ -22,13 +22,12 @@ from scipy.stats import spearmanr
 import anchor_interp as ai
 from anchor_interp import AnchorTask, Examples, edge_attribution
 from anchor_interp.analysis.circuits import Circuit, prune, score_circuit
-from anchor_interp.interventions.edge_ablation import EdgeAblation, Parts
+from anchor_interp.interventions.ablation_bench import EdgeAblation, Parts
 from anchor_interp.models.transformer import HookedTransformer as Model
 from anchor_interp.models.transformer_lens import HookedTransformer, HookedTransformerConfig
 from anchor_interp.tasks.sequences import PROBE_POSITION, aligned_sequences
 from claim_effects import Row, Rows
-from common import say
-from ledger import table
+from common import say, table
 
 N = 100
 SPECIMENS = tuple(f"tiny/{phase}/1" for phase in ("memorizing", "composite", "symmetric",

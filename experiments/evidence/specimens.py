@@ -9,7 +9,7 @@ from anchor_interp._util.schema import to_dict
 from anchor_interp.models.exact import Mechanism
 from anchor_interp.runs.zoo import names
 from claim_effects import Row, Rows
-from ledger import table
+from common import table
 
 
 def runs(_: Path) -> Iterator[tuple[Row, Run]]:

@@ -32,10 +32,9 @@ from anchor_interp.runs.measurements import measure_run
 from anchor_interp.sweeps.columns import CIRCUMSTANCES
 from anchor_interp.sweeps.rows import planned_row, updated_row
 from claim_effects import Row
-from common import FIGURES
+from common import FIGURES, table
 from evidence import verdict_score as scores
 from evidence.verdict_score import GIVEN, PHASES, VerdictScore
-from ledger import table
 from random_settings import settings
 from studies import TABLES as FOLDER
 from studies import Data, read_study, write_rows

@@ -30,10 +30,9 @@ from anchor_interp.pages.style import INFERENTIAL, INK, SYMMETRIC, panel
 from anchor_interp.sweeps.diagrams import phase_diagrams
 from claim_effects import Difference, Mean, Rise, Row, Rows, equal, grouped
 from claims import registered
-from common import Panels, spread
+from common import Panels, spread, table
 from curves import FITTED, by_run, curve_study, read_curves
 from figure import main
-from ledger import table
 from neurips import PAPER, at_rate, until_fitted
 from studies import Data, Study, diagram, override
 

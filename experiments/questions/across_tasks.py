@@ -24,10 +24,9 @@ from anchor_interp.pages.style import INK, QUALITATIVE, legend_below, panel
 from anchor_interp.sweeps.effects import Stratum, shuffles, standard
 from claim_effects import Effect, Finding, Number, Row, Rows, finding_of, having, values_of, varied
 from claims import Claim
-from common import Panels
+from common import Panels, table
 from complexity_control.fig7_tasks import FITTED, at_random, square
 from figure import main
-from ledger import table
 from measures import rank_share
 from random_settings import RUNS as RANDOM
 from studies import Data

@@ -19,7 +19,7 @@ from .behaviour.answer_map import answer_map as answer_map
 from .behaviour.evaluation import evaluate as evaluate
 from .behaviour.phase import Evaluation as Evaluation
 from .behaviour.phase import classify as classify
-from .interventions.edge_ablation import EdgeAblation as EdgeAblation
+from .interventions.ablation_bench import EdgeAblation as EdgeAblation
 from .interventions.interchange import interchange as interchange
 from .interventions.interchange import learn_subspace as learn_subspace
 from .interventions.masks import edge as edge

@@ -16,8 +16,8 @@ from anchor_interp.analysis.attention import attention_rollout
 from anchor_interp.analysis.circuits import Circuit, Performance, prune, score_circuit
 from anchor_interp.analysis.rivals import compare_circuit, rollouts
 from anchor_interp.analysis.routes import ROUTES, RouteName, route_edges
-from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts
-from anchor_interp.interventions.edge_outputs import edge_outputs
+from anchor_interp.interventions.ablate_edges import edge_outputs
+from anchor_interp.interventions.ablation_bench import Ablation, EdgeAblation, Parts
 from anchor_interp.models.exact import MECHANISMS, Mechanism, Normalization
 from anchor_interp.models.transformer import HookedTransformer
 from anchor_interp.tasks.anchor import TASKS

@@ -7,8 +7,8 @@ from exact_edges import exact_edges
 from small_models import EACH_EXACT, FEW_KEYS, exact_answers, random_model, small_exact
 
 from anchor_interp.analysis.flow import information_flow
-from anchor_interp.interventions.edge_ablation import Ablation
-from anchor_interp.interventions.edge_outputs import ablate_edges, edge_outputs
+from anchor_interp.interventions.ablate_edges import ablate_edges, edge_outputs
+from anchor_interp.interventions.ablation_bench import Ablation
 from anchor_interp.interventions.masks import edge, mask_edges
 from anchor_interp.models.exact import (
     Mechanism,

@@ -22,8 +22,8 @@ from anchor_interp.analysis.routes import route_scores
 from anchor_interp.analysis.sensitivity import sensitivity
 from anchor_interp.analysis.similarity import answer_similarity, block_similarity, value_similarity
 from anchor_interp.behaviour.evaluation import accuracy, predict
-from anchor_interp.interventions.edge_ablation import EdgeAblation
-from anchor_interp.interventions.edge_outputs import edge_outputs
+from anchor_interp.interventions.ablate_edges import edge_outputs
+from anchor_interp.interventions.ablation_bench import EdgeAblation
 from anchor_interp.interventions.hooks import activations
 from anchor_interp.interventions.metrics import probability
 from anchor_interp.interventions.patching import patch, path_patch

@@ -17,8 +17,8 @@ from anchor_interp.analysis.routes import (
     route_layers,
     route_scores,
 )
-from anchor_interp.interventions.edge_ablation import reachable_edges
-from anchor_interp.interventions.edge_outputs import ablate_edges, edge_outputs
+from anchor_interp.interventions.ablate_edges import ablate_edges, edge_outputs
+from anchor_interp.interventions.ablation_bench import reachable_edges
 from anchor_interp.interventions.masks import no_edges
 from anchor_interp.models.exact import (
     Mechanism,

@@ -14,9 +14,14 @@ from versions import only_3
 
 import anchor_interp as ai
 from anchor_interp._util.errors import ConfigError
-from anchor_interp.interventions import edge_ablation
-from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts, reachable_edges
-from anchor_interp.interventions.edge_outputs import EdgeOutputs, ablate_edges, edge_outputs
+from anchor_interp.interventions import ablation_bench
+from anchor_interp.interventions.ablate_edges import EdgeOutputs, ablate_edges, edge_outputs
+from anchor_interp.interventions.ablation_bench import (
+    Ablation,
+    EdgeAblation,
+    Parts,
+    reachable_edges,
+)
 from anchor_interp.interventions.hooks import activations, hooked
 from anchor_interp.interventions.masks import mask_edges, no_edges
 from anchor_interp.models.transformer import HookedTransformer, has_hooks, token_rows
@@ -150,7 +155,7 @@ def test_measuring_many_circuits_equals_measuring_each_alone(
     together = bench.measure(circuits)
     alone = np.concatenate([bench.measure(circuit[None]) for circuit in circuits], axis=1)
     np.testing.assert_allclose(together, alone, atol=1e-12)
-    monkeypatch.setattr(edge_ablation, "BATCH", 7)  # circuits and sequences share forward passes
+    monkeypatch.setattr(ablation_bench, "BATCH", 7)  # circuits and sequences share forward passes
     np.testing.assert_allclose(together, bench.measure(circuits), atol=1e-12)
     assert np.unique(together[1].round(9)).size == 6
 

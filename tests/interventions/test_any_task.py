@@ -24,7 +24,7 @@ from anchor_interp._util.schema import to_dict
 from anchor_interp.analysis.logit_attribution import logit_lens
 from anchor_interp.analysis.parts import aligned_examples, find_twins
 from anchor_interp.behaviour.evaluation import accuracy
-from anchor_interp.interventions.edge_ablation import EdgeAblation
+from anchor_interp.interventions.ablation_bench import EdgeAblation
 from anchor_interp.interventions.interchange import _Exchange, random_subspace, renamed_answers
 from anchor_interp.interventions.masks import no_edges
 from anchor_interp.interventions.patching import PatchResult

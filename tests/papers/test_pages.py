@@ -10,7 +10,7 @@ from anchor_interp._util.errors import ConfigError
 from claims import Judgement, archived, family, judge_all
 from evidence import verdict
 from evidence.verdict_score import Disagreement, RuleScore, VerdictScore
-from ledger import EVIDENCE, PAGES, ROOT, Pages
+from fill_pages import EVIDENCE, PAGES, ROOT, Pages
 from studies import Data
 
 
@@ -62,7 +62,7 @@ def test_the_pages_have_the_tables_numbers(
         monkeypatch.setattr(verdict, "score", lambda _: VerdictScore(**kept))
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
-        assert pages.filled(text) == text, f"{path.name}: run python experiments/ledger.py"
+        assert pages.filled(text) == text, f"{path.name}: run python experiments/fill_pages.py"
 
 
 def test_the_page_of_claims_is_short_and_has_a_section_a_figure() -> None:

@@ -200,7 +200,9 @@ def _sweep() -> dict[str, Any]:
 
 
 def _ledger() -> dict[str, Any]:
-    return dict(_leaves(json.loads(_python("experiments/ledger.py", "--json"))))
+    named = ("experiments/fill_pages.py", "experiments/ledger.py")
+    script = next(path for path in named if Path(path).exists())
+    return dict(_leaves(json.loads(_python(script, "--json"))))
 
 
 def _public_names() -> dict[str, Any]:

@@ -21,8 +21,8 @@ from anchor_interp.runs.loop import TrainState, train_step
 from anchor_interp.runs.objectives import epoch_order_on, make_objective
 from anchor_interp.runs.run import load
 from anchor_interp.runs.train import train
-from anchor_interp.sweeps.batch import batch_size, train_batch
 from anchor_interp.sweeps.model_stack import Member, Stack
+from anchor_interp.sweeps.train_batch import batch_size, train_batch
 from anchor_interp.tasks.hashing import epoch_order
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")

@@ -17,8 +17,8 @@ from anchor_interp.runs.run import Run
 from anchor_interp.runs.schedule import last_step, learning_rate, total_decay
 from anchor_interp.runs.store import RunFolder
 from anchor_interp.runs.train import train
-from anchor_interp.sweeps.batch import train_batch
 from anchor_interp.sweeps.rows import planned_row, updated_row
+from anchor_interp.sweeps.train_batch import train_batch
 
 CHANGES = {"lr": 3e-3, "steps": 400, "eval_every": 6, "log_every": 4, "checkpoint_every": 25}
 

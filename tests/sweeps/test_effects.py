@@ -19,8 +19,8 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.statistics import Estimate
 from anchor_interp.cli.main import main
 from anchor_interp.sweeps import compared
+from anchor_interp.sweeps.effect_verdict import judge_effect
 from anchor_interp.sweeps.effects import Stratum, find_rise, find_trend
-from anchor_interp.sweeps.judge import judge_effect
 
 
 def stratum(x: Any, y: Any, clusters: Any = None, **more: Any) -> Stratum:

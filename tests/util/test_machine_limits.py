@@ -14,7 +14,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def cgroups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine without limits, whose control groups lie in the folder."""
+    """A machine without machine_limits, whose control groups lie in the folder."""
     for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE", "SLURM_MEM_PER_NODE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(machine_limits, "_OWN_CGROUPS", tmp_path / "own")

@@ -1,1 +1,1 @@
-"""What every room uses: errors, validated values, files, progress, the machine."""
+"""What every room uses: errors, validated values, files, progress, statistics, the machine."""

@@ -1,1 +1,1 @@
-"""What is found in a model: similarity, clusters, routes, circuits, fingerprint, verdict."""
+"""What is found in a model: similarity, routes, circuits, fingerprint, verdict; what pages show."""

@@ -52,7 +52,7 @@ from anchor_interp.analysis.verdict import verdict
 from anchor_interp.behaviour.answer_map import answer_map
 from anchor_interp.behaviour.evaluation import Training, evaluate, predict
 from anchor_interp.behaviour.phase import Decision, Evaluation, decide, near_lines
-from anchor_interp.interventions.edge_ablation import Parts, reachable_edges
+from anchor_interp.interventions.ablation_bench import Parts, reachable_edges
 from anchor_interp.interventions.subject import Subject
 from anchor_interp.models.complexity import complexity, first_query_matrix
 from anchor_interp.models.matrix_complexity import cosine_matrix

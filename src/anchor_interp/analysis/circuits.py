@@ -1,7 +1,7 @@
 """Circuits: small sets of attention edges, heads or MLPs that still give the answers.
 
 A circuit is judged by the answers of its bench, an
-:class:`anchor_interp.interventions.edge_ablation.EdgeAblation`, when every part outside of it is
+:class:`anchor_interp.interventions.ablation_bench.EdgeAblation`, when every part outside of it is
 ablated (*faithfulness*), when the circuit itself is ablated (*completeness*), and when one of its
 parts is (*minimality*); all three after Wang et al. 2022, "Interpretability in the Wild", section
 4. The bench says whose answers they are and what the parts are.
@@ -20,7 +20,7 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.progress import deadline, reporting_one
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
-from anchor_interp.interventions.edge_ablation import (
+from anchor_interp.interventions.ablation_bench import (
     Ablation,
     EdgeAblation,
     Parts,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
 
-from anchor_interp.interventions.edge_ablation import BATCH, Ablation, EdgeAblation, single_parts
+from anchor_interp.interventions.ablation_bench import BATCH, Ablation, EdgeAblation, single_parts
 from anchor_interp.models.transformer import HookedTransformer, Inputs
 
 
@@ -51,7 +51,7 @@ def information_flow(
     """The attention graph with the causal effect of every edge (NeurIPS paper, figure 3).
 
     Arguments and errors are those of
-    :class:`anchor_interp.interventions.edge_ablation.EdgeAblation`. One sequence to begin with is
+    :class:`anchor_interp.interventions.ablation_bench.EdgeAblation`. One sequence to begin with is
     :data:`anchor_interp.tasks.sequences.PROBE`.
     """
     bench = EdgeAblation(model, sequences, ablation, references=references)

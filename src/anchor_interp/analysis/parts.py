@@ -19,7 +19,7 @@ from anchor_interp.analysis.attribution_patching import attribution_patch, rank_
 from anchor_interp.analysis.circuits import Circuit, CircuitCurve, prune, score_circuit
 from anchor_interp.analysis.edge_attribution import EdgeAttribution, edge_attribution
 from anchor_interp.analysis.flow import InformationFlow, information_flow
-from anchor_interp.interventions.edge_ablation import EdgeAblation, Parts
+from anchor_interp.interventions.ablation_bench import EdgeAblation, Parts
 from anchor_interp.interventions.interchange import InterchangeResult, interchange
 from anchor_interp.interventions.metrics import Metric, logit_difference
 from anchor_interp.interventions.patching import PatchResult, patch

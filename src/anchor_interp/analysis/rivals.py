@@ -13,8 +13,8 @@ from anchor_interp._util.statistics import permutation_p
 from anchor_interp.analysis.attention import attention_rollout
 from anchor_interp.analysis.circuits import Circuit, Performance, random_circuits, reachable_circuit
 from anchor_interp.analysis.routes import ROUTES, route_edges
-from anchor_interp.interventions.edge_ablation import Ablation, EdgeAblation, Parts
-from anchor_interp.interventions.edge_outputs import edge_outputs
+from anchor_interp.interventions.ablate_edges import edge_outputs
+from anchor_interp.interventions.ablation_bench import Ablation, EdgeAblation, Parts
 
 _LARGE = 1e6  # rounds in double precision as a faithfulness does in single precision
 

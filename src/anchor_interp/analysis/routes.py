@@ -20,8 +20,8 @@ from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
 from anchor_interp._util.statistics import mean_margin
-from anchor_interp.interventions.edge_ablation import LEAST_CHANGE, reachable_edges, run_ablated
-from anchor_interp.interventions.edge_outputs import edge_outputs
+from anchor_interp.interventions.ablate_edges import edge_outputs
+from anchor_interp.interventions.ablation_bench import LEAST_CHANGE, reachable_edges, run_ablated
 from anchor_interp.interventions.patched_passes import declare
 from anchor_interp.interventions.subject import Subject, subject_of
 from anchor_interp.models.forward import last_logits

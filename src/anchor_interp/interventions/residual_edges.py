@@ -284,7 +284,7 @@ def run_kept(
 ) -> Float[np.ndarray, "circuit pair metric"]:
     """Score every pair of a sequence and a reference with all edges but some cut.
 
-    As :func:`anchor_interp.interventions.edge_ablation.run_ablated`, given what is kept.
+    As :func:`anchor_interp.interventions.ablation_bench.run_ablated`, given what is kept.
     """
     sequence, other = (torch.from_numpy(index).to(rows.tokens.device) for index in pairs)
     size = max(1, _MOST // (kept.shape[1] * reference.written[0, 0].numel()))

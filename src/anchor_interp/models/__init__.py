@@ -1,1 +1,1 @@
-"""What answers: shapes, gamma initialisation, HookedTransformers, fast forward, exact models."""
+"""What answers: shapes, gamma init, HookedTransformers, fast forward; complexity of weights."""

@@ -35,8 +35,8 @@ from anchor_interp.sweeps.cells import MEASURE_LABELS, STATE_MARKS, Cell, in_ord
 from anchor_interp.sweeps.columns import TableRow, Value, label, listed, word, words
 from anchor_interp.sweeps.compared import FEWEST
 from anchor_interp.sweeps.diagrams import Diagram, Diagrams, phase_diagrams, plain_diagrams, summary
+from anchor_interp.sweeps.effect_verdict import LEVEL
 from anchor_interp.sweeps.effects import Effect, effect
-from anchor_interp.sweeps.judge import LEVEL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

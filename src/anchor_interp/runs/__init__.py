@@ -1,1 +1,1 @@
-"""How a model came to be: configuration, training, resume, store."""
+"""How a model came to be: configuration, objective, training, resume, store, kept measurements."""

@@ -1,1 +1,1 @@
-"""Many runs: specification, folder, engines, batches of models, table, diagrams."""
+"""Many runs: specification, folder, engines, batches of models, table, diagrams, effects."""

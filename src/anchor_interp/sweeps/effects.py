@@ -32,7 +32,7 @@ from anchor_interp._util.statistics import (
 )
 from anchor_interp.sweeps.columns import TableRow, Value, label, word
 from anchor_interp.sweeps.compared import FEWEST, compared
-from anchor_interp.sweeps.judge import Support, judge_effect
+from anchor_interp.sweeps.effect_verdict import Support, judge_effect
 
 _LEFT = 1e-6  # smaller shares are rounding
 _NAMED = 5  # runs that are left out for one reason

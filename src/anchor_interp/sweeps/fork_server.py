@@ -109,7 +109,7 @@ def _close(process: subprocess.Popen[bytes], connection: socket.socket, messages
 
 def serve(parent: int) -> None:
     """The server's process: fork a worker for each message on the socket that is its stdin."""
-    for needed in ("runs.train", "sweeps.batch"):  # with them, all that a worker needs
+    for needed in ("runs.train", "sweeps.train_batch"):  # with them, all that a worker needs
         importlib.import_module(f"anchor_interp.{needed}")
 
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # it ends when the socket does

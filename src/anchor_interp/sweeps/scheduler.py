@@ -160,7 +160,7 @@ class Scheduler:
         if run.is_kept_alone or self._batch:
             return 1 if run.is_kept_alone else self._batch
         if run.shape not in self._fastest:
-            from anchor_interp.sweeps.batch import batch_size  # it loads torch
+            from anchor_interp.sweeps.train_batch import batch_size  # it loads torch
 
             alike = [other.config for other in self._runs.values() if other.shape == run.shape]
             self._fastest[run.shape] = batch_size(alike, self._device)

@@ -58,7 +58,7 @@ def do_job(job: Job, folder: Path, *, device: str, threads: int) -> Iterator[Run
 
 def _train(job: Job, folder: Path, device: str, threads: int) -> Generator[RunResult, None, None]:
     from anchor_interp.runs.train import train
-    from anchor_interp.sweeps.batch import train_batch
+    from anchor_interp.sweeps.train_batch import train_batch
 
     if len(job.configs) > 1:
         yield from train_batch(job.configs, folder, device=device, threads=threads)

@@ -1,1 +1,1 @@
-"""What is asked: anchor tasks, their sequences and counterfactuals."""
+"""What is asked: anchor tasks, their sequences and counterfactuals; random numbers."""

@@ -31,9 +31,9 @@ from anchor_interp.runs.presets import preset
 from anchor_interp.runs.run import Run, load
 from anchor_interp.runs.store import RunWriter, writing
 from anchor_interp.runs.train import train
-from anchor_interp.sweeps.batch import batch_size, train_batch
 from anchor_interp.sweeps.engine import RunResult
 from anchor_interp.sweeps.model_stack import Member, Stack
+from anchor_interp.sweeps.train_batch import batch_size, train_batch
 from anchor_interp.tasks.anchor import TASKS
 from anchor_interp.tasks.hashing import epoch_order
 from anchor_interp.tasks.sequences import sample

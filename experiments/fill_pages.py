@@ -10,7 +10,7 @@ Something stands between two comments that name it::
 
 A number is a count, mean, smallest or largest value of a column over the runs of a study whose
 other columns have these values; ``random`` is all random settings. Scripts have further ``TABLES``.
-``python experiments/ledger.py`` writes the pages, docs/evidence/claims.json and the forest plots
+``python experiments/fill_pages.py`` writes the pages, docs/evidence/claims.json and forest plots
 from the tables, ``--check`` only tells whether pages and verdicts are up to date.
 """
 
@@ -31,7 +31,7 @@ from anchor_interp._util.schema import canonical_json
 from anchor_interp.analysis.routes import RouteName
 from claim_effects import Row, Rows
 from claims import Claim, Judgement, Verdict, archived, claims_of, family, judge_all, scripts
-from common import FIGURES, effect_text, estimate_text, montage, runs_text
+from common import FIGURES, effect_text, estimate_text, montage, runs_text, table
 from forest import forests
 from random_settings import RUNS as RANDOM
 from studies import Data, Study, known
@@ -273,13 +273,6 @@ def routed(data: Data) -> list[Row]:
         return max(names, key=lambda name: float(row[f"route_{name}"]))
 
     return [row | {"route": route(row)} for row in data.rows(*RANDOM)]
-
-
-def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    rows = [head, ["---"] * len(head), *lines]
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
-    return "".join("| " + " | ".join(row) + " |\n" for row in escaped)
 
 
 def _parts(parts: Mapping[str, Judgement]) -> str:

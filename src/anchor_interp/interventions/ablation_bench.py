@@ -2,7 +2,7 @@
 
 An ablated edge carries nothing (``zero``; the other attention weights stay), its mean over
 reference sequences (``mean``), or what it carries in one reference sequence (``resample``); see
-:mod:`anchor_interp.interventions.edge_outputs`. The MLP at a position is ablated like an edge, if
+:mod:`anchor_interp.interventions.ablate_edges`. The MLP at a position is ablated like an edge, if
 :data:`Parts` has MLPs: it stands as one more head of its layer, with edges from each position to
 itself. Residual edges are those of :mod:`anchor_interp.interventions.residual_edges`.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.readable import Readable
 from anchor_interp._util.schema import checked
-from anchor_interp.interventions.edge_outputs import (
+from anchor_interp.interventions.ablate_edges import (
     EdgeOutputs,
     MeanEdgeOutputs,
     ablate_edges,
