@@ -68,7 +68,7 @@ newest-lens: $(VENV)/.installed-dev # laid over the environment, which keeps ver
 	PYTHONPATH=$(abspath $(VENV))/lens-4 $(BIN)/pytest -m "not slow" $(SPREAD) $(LENS_TESTS)
 
 claims: $(VENV)/.installed
-	$(BIN)/python experiments/ledger.py
+	$(BIN)/python experiments/fill_pages.py
 
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -105,7 +105,7 @@ busy = $(BIN)/python benchmarks/busy.py --json
 sequences = $(BIN)/python benchmarks/sequences.py --json
 language_speed = $(BIN)/python benchmarks/language.py --json
 sweep_faults = PYTHONPATH=tests/helpers:experiments $(BIN)/python tests/robustness/sweep_faults.py
-claims = $(BIN)/python experiments/ledger.py --json
+claims = $(BIN)/python experiments/fill_pages.py --json
 # not in EVIDENCE: it needs RELEASED_CODE=PATH, a checkout of the papers' released code
 released_code = $(train_step) --released-code "$(RELEASED_CODE)"
 # nor these four: they need RUNS=PATH, a folder of run folders, and the first one the extra devinterp
