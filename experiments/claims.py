@@ -229,11 +229,9 @@ def _decide(found: Finding | None, least: float, q: float | None) -> tuple[Verdi
         return "not answerable here", f"{runs} runs, {found.seeds} seeds; {FEWEST} are needed"
     if found.found is None or q is None:
         return "nothing comparable", "the number does not vary between these runs"
-    verdict: Verdict
-    verdict, reason = judge_effect(found.found, least, q, found.with_censored)
-    if verdict == "reversed" and found.is_margin:
+    if found.is_margin and judge_effect(found.found, least, q)[0] == "reversed":
         return "not supported", f"the interval ends below {least:.2g}: {_MISSED}"
-    return verdict, reason
+    return judge_effect(found.found, least, q, found.with_censored)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

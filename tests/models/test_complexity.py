@@ -86,7 +86,7 @@ def test_gaussian_matrices(m: int, n: int, expected: float) -> None:
 def test_condensation_of_known_matrices() -> None:
     direction = gaussian(9, 1)
     parallel = direction @ torch.tensor([[1.0, -2.0, 3.0]], dtype=torch.float64)
-    for scale in (1, 1e-20):  # neurons that decayed keep their directions
+    for scale in (1, 1e-20, 1e-200):  # neurons that decayed keep their directions
         assert condensation(scale * parallel) == pytest.approx(1)
     assert condensation(torch.eye(4)) == pytest.approx(0)
     two = torch.tensor([[1.0, 1.0], [0.0, 1.0]])  # columns at 45 degrees

@@ -196,7 +196,7 @@ def finding(
     (replace(finding(-0.5, -0.7, -0.3, 0.001), is_margin=True), "not supported"),  # missed
     # reversed among the runs that converged alone
     (replace(finding(-0.5, -0.7, -0.3, 0.001), with_censored=Estimate(-0.1, -0.3, 0.1, 0.4, 0.2)),
-     "not supported"),
+     "inconclusive"),
     (finding(0.15, 0.1, 0.25, 0.001), "inconclusive"),  # there, perhaps as large as counts
     (finding(0.05, -0.1, 0.19, 0.4), "not supported"),  # what would count is excluded
     (finding(0.05, -0.1, 0.19, 0.4, finds=0.3), "not answerable here"),  # too few would find it

@@ -17,7 +17,7 @@ from watched_page import Watched
 
 from anchor_interp._util.errors import ConfigError
 from anchor_interp._util.statistics import Estimate, mean_interval
-from anchor_interp.cli.typed import named_values
+from anchor_interp.cli.typed import named_values, typed_sweep
 from anchor_interp.pages.diagram_maps import accuracy_map, phase_map
 from anchor_interp.pages.diagram_marks import COLOURS
 from anchor_interp.pages.diagram_page import (
@@ -32,6 +32,7 @@ from anchor_interp.pages.style import inline_svg, settle
 from anchor_interp.sweeps.cells import STATE_MARKS, Cell
 from anchor_interp.sweeps.columns import TableRow, words
 from anchor_interp.sweeps.diagrams import Diagrams, phase_diagrams, summary
+from anchor_interp.sweeps.effect_verdict import judge_effect
 from anchor_interp.sweeps.effects import Effect, effect
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{ 7*7 }}"
@@ -128,7 +129,8 @@ def test_no_clipping_is_not_called_the_default() -> None:
     assert found.diagrams[0].x.values == (None, 1)
     ticks = accuracy_map(found.diagrams[0], "ood_accuracy").axes[0].get_xticklabels()
     assert [tick.get_text() for tick in ticks] == ["none", "1"]
-    assert named_values(["clip=none,1"]) == {"clip": [None, 1]}
+    configs = typed_sweep("tiny", ["clip=none,1"]).configs()
+    assert [config.train.clip for config in configs] == [None, 1]
     assert len(phase_diagrams(rows, x="clip", where=named_values(["clip=none"])).runs) == 2
 
 
@@ -459,9 +461,10 @@ def test_a_trend_has_a_direction_only_if_it_is_there(
     values: dict[str, tuple[float, float]], words: str
 ) -> None:
     found = [
-        Effect("ood_accuracy", on, "", 9, 0, Estimate(size, -1, 1, p, 0.5), 0, "inconclusive", "")
+        Effect("ood_accuracy", on, "", 9, 0, Estimate(size, size / 2, size / 2, p, 0.5), 0,
+               *judge_effect(Estimate(size, size / 2, size / 2, p, 0.5), 0))
         for on, (size, p) in values.items()
-    ]
+    ]  # fmt: skip
     assert words in conclusion(found, [])
 
 

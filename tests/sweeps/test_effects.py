@@ -576,6 +576,34 @@ def test_runs_that_did_not_converge_and_would_change_a_verdict_leave_it_open() -
     assert f"{every.found.effect:+.2f} with runs that did not converge" in str(found)
 
 
+def fitted(gamma: float, mean: float, n: int, **more: Any) -> list[dict[str, Any]]:
+    return [{"gamma": gamma, "y": mean + i / 100, "seed": i, "censored": False} | more
+            for i in range(n)]  # fmt: skip
+
+
+def test_a_value_or_stratum_that_did_not_converge_counts_against_a_verdict() -> None:
+    """Though the runs that did have two values of the setting, or none in the stratum."""
+    rows = [*fitted(0.3, 0.2, 8), *fitted(0.5, 0.9, 8)]
+    low = fitted(0.7, 0.0, 8, censored=True)
+    assert ai.effect(rows, of="y", on="gamma").verdict == "supported"
+    assert ai.effect([*rows, *low], of="y", on="gamma").verdict == "inconclusive"
+    inside = [row | {"lr": 1} for row in rows]
+    other = [*fitted(0.3, 0.9, 8, lr=2), *fitted(0.5, 0.0, 8, lr=2, censored=True)]
+    found = ai.effect([*inside, *other], of="y", on="gamma", within=["lr"], between=[0.3, 0.5])
+    assert (found.verdict, found.strata["1"].verdict) == ("inconclusive", "supported")
+    for broken in ({"y": math.inf}, {"y": "n/a"}, {"gamma": "auto"}):
+        some = [*rows, low[0] | broken, *low]
+        assert ai.effect(some, of="y", on="gamma").verdict == "inconclusive"
+
+
+def test_none_is_a_word_where_a_table_has_it() -> None:
+    rows = [row | {"aug": ("none", "flip")[i % 2]} for i, row in enumerate(few_runs())]
+    assert ai.effect(rows, of="y", on="gamma", where={"aug": "none"}).n == 10
+    assert ai.effect(rows, of="y", on="aug", between=["none", "flip"]).n == 20
+    empty = [row | {"aug": None if row["aug"] == "none" else "flip"} for row in rows]
+    assert ai.effect(empty, of="y", on="gamma", where={"aug": "none"}).n == 10
+
+
 def test_a_status_of_another_vocabulary_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"status is 'finished'; expected done, .*: rename"):
+    with pytest.raises(ConfigError, match=r"status is 'finished'; expected done, .*: write done"):
         ai.effect(few_runs(status="finished"), of="y", on="gamma")

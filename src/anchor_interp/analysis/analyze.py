@@ -93,7 +93,8 @@ _PARTS: tuple[tuple[str, str, Callable[[Subject], Any]], ...] = (
 """Each analysis by its name in the progress, with the field of :class:`MechanismAnalysis` that it
 is for; analyses of one field make a tuple."""
 _N_PARTS = len(_PARTS) + 3  # a circuit, its scores and its rivals come last
-_N_ON_EXAMPLES = 7
+_N_ON_EXAMPLES = 8
+_MOST_TRAINING = 10_000
 _ONE = ("fingerprint", "flow", "routes", "edges", "embedding", "sensitivity")
 """Fields of one analysis."""
 
@@ -284,7 +285,9 @@ def _on_examples(subject: Subject, examples: Examples, attempts: _Attempts) -> E
     return ExamplesAnalysis(
         n=len(examples),
         accuracy=_share_right(model, examples),
-        train_accuracy=None if trained is None else _share_right(model, trained),
+        train_accuracy=None
+        if trained is None
+        else attempt("training accuracy", _share_right, model, trained[:_MOST_TRAINING]),
         wrong_given=examples.wrong is not None,
         patches=patches,
         agreement=agreement,
@@ -298,5 +301,5 @@ def _on_examples(subject: Subject, examples: Examples, attempts: _Attempts) -> E
 
 def _share_right(model: HookedTransformer, examples: Examples) -> float:
     if examples.each_answer is None:
-        raise ConfigError("examples or training have no answers; give them")
+        raise ConfigError("they have no answers; give them")
     return float((predict(model, examples) == examples.answers).mean())

@@ -134,6 +134,7 @@ def _hidden(
         is_last = reader == n_layers
         norm = model.ln_final if is_last else blocks[reader].ln1
         norm = blocks[layer].ln2 if state == "X_ao" else norm
-        if is_last or getattr(model.cfg, "original_architecture", None) not in _NORMED_OUTPUTS:
+        names = (getattr(model.cfg, f"{x}architecture", None) for x in ("original_", ""))
+        if is_last or not {*names} & {*_NORMED_OUTPUTS}:
             here = norm(here[:, None])[:, 0]
     return here

@@ -15,7 +15,7 @@ from anchor_interp.sweeps.spec import SWEEPS, Loader, Sweep, parse_sweep, read_s
 
 
 def named_values(texts: Iterable[str]) -> dict[str, list[Any]]:
-    """Read ``NAME=VALUE`` or ``NAME=VALUE,VALUE``; values as in a sweep file, or none."""
+    """Read ``NAME=VALUE`` or ``NAME=VALUE,VALUE``; values as in a sweep file."""
     values: dict[str, list[Any]] = {}
     for text in texts:
         name, _, listed = map(str.strip, text.partition("="))
@@ -30,7 +30,7 @@ def named_values(texts: Iterable[str]) -> dict[str, list[Any]]:
 
 def _value(text: str) -> Any:
     try:
-        return None if text == "none" else yaml.load(text, Loader)
+        return yaml.load(text, Loader)
     except yaml.YAMLError:
         return text
 
@@ -57,6 +57,7 @@ def typed_sweep(start: str, changes: Sequence[str], *, seeds: int | None = None)
     values = named_values(
         name.replace("-", "_") + "=" * bool(eq) + rest for name, eq, rest in parts
     )
+    values = {name: [None if v == "none" else v for v in some] for name, some in values.items()}
     own_seeds: Any = values.pop("seed", None)
     if own_seeds and seeds is not None:
         raise ConfigError("seed=... and seeds both name seeds; use one of them")

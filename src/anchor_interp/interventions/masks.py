@@ -58,7 +58,8 @@ def mask_edges(
         axes = f"({n_layers} layers, batch, {n_heads} heads, query, key)"
         raise ConfigError(f"edges is {shown(given)}; expected a tensor of booleans {axes}")
     edges = edges.to(device(model))
-    has_sink = getattr(model.cfg, "use_attention_sinks", False)
+    has_sink = getattr(model.cfg, "use_attention_sinks", False)  # a bridge's cfg does not say it
+    has_sink = has_sink or any(name.endswith("sinks") for name, _ in model.named_parameters())
     edits = {
         f"blocks.{layer}.attn.hook_pattern": _zeroing(cut, renormalise, has_sink)
         for layer, cut in enumerate(edges)

@@ -25,7 +25,7 @@ class Batch:
     """Number of these targets / number of targets by which the loss of a step is divided."""
     places: Int[Tensor, " target"] | None = None
     """Where each target is predicted, an index of the flattened tokens; None: at the last
-    positions. Then a step that has one batch has the same shapes at every step."""
+    positions."""
 
 
 def masked_batch(

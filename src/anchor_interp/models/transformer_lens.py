@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from anchor_interp._util.errors import ConfigError
-from anchor_interp._util.schema import shown
 
 with warnings.catch_warnings():  # tqdm warns in every notebook without ipywidgets
     warnings.filterwarnings("ignore", "IProgress not found")
@@ -47,18 +46,24 @@ def bridge(model: Any) -> Any:
     renames their parameters: load a checkpoint, initialise and measure the model before.
 
     Raises:
-        ConfigError: not a model of transformers, or of an architecture that TransformerLens lacks.
+        ConfigError: not a model of transformers (or wrapped, or in a bridge already), or of an
+            architecture that TransformerLens lacks.
     """
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
-    name, config = type(model).__name__, getattr(model, "config", None)
+    theirs = [
+        kind.__name__ for kind in type(model).__mro__ if kind.__module__.startswith("transformers.")
+    ]
     try:
+        if not theirs or any("_original_component" in name for name in model.state_dict()):
+            raise ValueError("wrapped, in a bridge already, or of another library")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return build_bridge_from_module(model, name, hf_config=config).eval()
-    except (AttributeError, ValueError) as error:
+            return build_bridge_from_module(model, theirs[0], hf_config=model.config).eval()
+    except (AttributeError, TypeError, ValueError) as error:
         expected = "expected a model of transformers that TransformerLens has a bridge for"
-        raise ConfigError(f"model is {shown(model)}; {expected}") from error
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"model is {type(model).__name__} ({reason}); {expected}") from error
 
 
 def is_bridge(model: Any) -> bool:

@@ -175,8 +175,8 @@ def conclusion(rises: Sequence[Effect], runs: Sequence[TableRow]) -> str:
     ways: dict[str, list[str]] = {up: [], down: [], flat: []}
     for one in rises:
         if one.of == "ood_accuracy" and one.found is not None:
-            trend = up if one.found.effect > 0 else down
-            ways[trend if one.found.p <= LEVEL else flat].append(label(one.on))
+            trend = {"supported": up, "reversed": down}.get(one.verdict, flat)
+            ways[trend].append(label(one.on))
     parts = [f"{way} {' and '.join(axes)}" for way, axes in ways.items() if axes]
     fitted = [not run["censored"] for run in runs if run["ood_accuracy"] is not None]
     if not parts and fitted and sum(fitted) < FEWEST:

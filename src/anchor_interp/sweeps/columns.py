@@ -223,12 +223,19 @@ def rows_where(
     for name, wanted in checked(where, Mapping, "where").items():
         values = tuple(wanted) if np.iterable(wanted) and not isinstance(wanted, str) else (wanted,)
         check_column(name, "where", columns)
+        values = tuple(asked(value, kept, name) for value in values)
         before, kept = kept, [r for r in kept if plain(r.get(name)) in map(plain, values)]
         if not kept:
             expected = listed(values_of(before, name)[:10])
             raise ConfigError(f"no run has {name} {listed(values)}; expected one of {expected}")
         conditions[name] = values
     return kept, conditions
+
+
+def asked(value: Value, rows: Iterable[TableRow], name: str) -> Value:
+    """A value that is asked for: ``none`` is no value where no row has the word."""
+    is_word = value != "none" or any(row.get(name) == "none" for row in rows)
+    return value if is_word else None
 
 
 def is_missing(value: Any) -> bool:

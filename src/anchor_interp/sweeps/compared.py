@@ -15,6 +15,7 @@ from anchor_interp.sweeps.columns import (
     RunStatus,
     TableRow,
     Value,
+    asked,
     check_column,
     is_missing,
     label,
@@ -42,8 +43,8 @@ class Compared(NamedTuple):
     """The two values of the setting whose runs are compared; None for a correlation."""
     outside: Sequence[tuple[str, str, str]]
     """For each run that is left out: its stratum, why, and its name."""
-    unfitted: Mapping[str, list[TableRow]]
-    """The runs that did not converge and have all values, by stratum."""
+    every: "Compared | None" = None
+    """The same with the runs that did not converge, if some of these have all values."""
 
     def left_out(self, *strata: str) -> dict[str, tuple[str, ...]]:
         """The names of the runs that are left out, by why; of all strata if none is given."""
@@ -52,10 +53,6 @@ class Compared(NamedTuple):
             if not strata or at in strata:
                 names[why].append(name)
         return {why: tuple(some) for why, some in names.items()}
-
-    def with_unfitted(self, stratum: str) -> list[TableRow]:
-        """The runs of a stratum, and those that did not converge."""
-        return [*self.strata[stratum], *self.unfitted.get(stratum, ())]
 
 
 def compared(
@@ -78,31 +75,41 @@ def compared(
     numbers = {id(row): f"row {i}" for i, row in enumerate(given) if is_missing(row.get("run_id"))}
     rows = distinct_runs(rows_where(given, where)[0])
     why = {id(row): _why_left_out(row, (of, on, *cluster)) for row in rows}
-    counted = [row for row in rows if not why[id(row)]]
-    if not all(isinstance(row[of], int | float) for row in counted):
-        raise ConfigError(f"{of} holds texts; expected the column of a number")
-    between = _kinds(counted, on, between)
     names = _names(rows, within)
-    strata: dict[str, list[TableRow]] = defaultdict(list)
-    unfitted: dict[str, list[TableRow]] = defaultdict(list)
-    for row in sorted(rows, key=lambda row: sort_key(row, (on, of, *cluster))):
-        at, reason = names[sort_key(row, within)], why[id(row)]
-        asked = between is None or row.get(on) in between
-        if not (reason or asked):
-            why[id(row)] = f"of another {label(on)}"
-        elif not reason:
-            strata[at].append(row)
-        elif asked and reason in _UNFITTED and not _lacks(row, (of, on, *cluster)):
-            unfitted[at].append(row)
-    enough = {at: strata[at] for at in sorted(strata) if _enough(strata[at], on, between)}
-    few = [row for at in strata.keys() - enough.keys() for row in strata[at]]
-    why |= dict.fromkeys(map(id, few), "in a stratum with too little to compare")
-    outside = [
-        (names[sort_key(row, within)], why[id(row)], numbers.get(id(row)) or str(row["run_id"]))
-        for row in rows
-        if why[id(row)]
-    ]
-    return Compared(enough, between, outside, unfitted)
+
+    def without(why: dict[int, str], between: Any) -> Compared:
+        """The runs that no reason leaves out, by stratum."""
+        counted = [row for row in rows if not why[id(row)]]
+        if not all(isinstance(row[of], int | float) for row in counted):
+            raise ConfigError(f"{of} holds texts; expected the column of a number")
+        between = _kinds(counted, on, between)
+        strata: dict[str, list[TableRow]] = defaultdict(list)
+        for row in sorted(counted, key=lambda row: sort_key(row, (on, of, *cluster))):
+            if between is None or row[on] in between:
+                strata[names[sort_key(row, within)]].append(row)
+            else:
+                why[id(row)] = f"of another {label(on)}"
+        enough = {at: strata[at] for at in sorted(strata) if _enough(strata[at], on, between)}
+        few = [row for at in strata.keys() - enough.keys() for row in strata[at]]
+        why |= dict.fromkeys(map(id, few), "in a stratum with too little to compare")
+        outside = [
+            (names[sort_key(row, within)], why[id(row)], numbers.get(id(row)) or str(row["run_id"]))
+            for row in rows
+            if why[id(row)]
+        ]
+        return Compared(enough, between, outside)
+
+    found = without(dict(why), between)
+    texts = any(not why[id(row)] and not isinstance(row[on], int | float) for row in rows)
+    unfitted = {
+        id(row): "" for row in rows
+        if why[id(row)] in _UNFITTED and not _lacks(row, (of, on, *cluster))
+        and all(isinstance(row[name], int | float) for name in ([of] if texts else [of, on]))
+    }  # fmt: skip
+    if not unfitted:
+        return found
+    kinds = found.between if texts else between  # a third text would ask which two are meant
+    return found._replace(every=without(why | unfitted, kinds))
 
 
 def _names(rows: Sequence[TableRow], within: Sequence[str]) -> dict[tuple[Any, ...], str]:
@@ -175,11 +182,12 @@ def _rows(table: Any) -> list[TableRow]:
 def _why_left_out(row: TableRow, needed: Sequence[str]) -> str:
     """Why a run does not count; empty if it has converged and has the values needed."""
     status = row.get("status", "done")
-    if status not in (*get_args(RunStatus), None, ""):
-        known = listed([*get_args(RunStatus)])
-        raise ConfigError(f"status is {shown(status)}; expected {known}: rename the column")
+    status = "missing" if is_missing(status) or status == "" else status
+    if status not in (known := get_args(RunStatus)):
+        raise ConfigError(f"status is {shown(status)}; expected {listed(known)}: write done for "
+                          "runs that ended well, and failed for others")  # fmt: skip
     if status != "done":
-        return str(status or "missing")
+        return str(status)
     if _is_true(row.get("censored")) or row.get("phase") == "undertrained":
         return "undertrained" if row.get("phase", "undertrained") == "undertrained" else "censored"
     return _lacks(row, needed)
@@ -202,7 +210,8 @@ def _kinds(rows: Sequence[TableRow], on: str, between: Any) -> Sequence[Value] |
     """The two values of a setting to compare; None if it is a number with fewer or more values."""
     values = sorted({row[on] for row in rows}, key=str)
     if between is not None:
-        wanted = [*map(plain, between)] if isinstance(between, Sequence) else []
+        given = between if isinstance(between, Sequence) else []
+        wanted = [plain(asked(value, rows, on)) for value in given]
         if len(wanted) != 2 or wanted[0] == wanted[1] or not all(v in values for v in wanted):
             two = f"two values of {on}: {listed(values)}"
             raise ConfigError(f"between is {shown(between)}; expected {two}")

@@ -19,18 +19,22 @@ def judge_effect(
 
     An effect that is there, by p and by its interval, decides, whichever way it points. Runs that
     could not find the least effect that counts decide nothing else. A least effect of 0 asks for
-    the direction alone. Nothing is decided that ``unfitted``, the effect with the runs that did not
-    converge, would change.
+    the direction alone. Where ``unfitted``, the effect with the runs that did not converge, is on
+    the other side of the least, or no longer there the other way round, nothing is decided.
     """
     verdict, reason = _judge(estimate, least, estimate.p if p is None else p)
     if unfitted is None:
         return verdict, reason
-    if verdict == "reversed" and (unfitted.effect >= 0 or unfitted.p > LEVEL):
-        verdict, reason = _judge(estimate, least, 1.0)
-    against = verdict == "not supported" and unfitted.effect >= least
-    if against or (verdict == "supported" and unfitted.effect < least):
-        return "inconclusive", f"{unfitted.effect:+.2f} with the runs that did not converge"
+    small = unfitted.effect < least
+    other_way = unfitted.effect < 0 and unfitted.p <= LEVEL
+    if {"supported": small, "not supported": not small, "reversed": not other_way}.get(verdict):
+        return "inconclusive", f"{amount(unfitted.effect)} with the runs that did not converge"
     return verdict, reason
+
+
+def amount(effect: float) -> str:
+    """An effect with its sign: two decimals, or two digits if that is more."""
+    return f"{effect:+.2f}" if abs(effect) >= 0.1 or effect == 0 else f"{effect:+.2g}"
 
 
 def _judge(estimate: Estimate, least: float, p: float) -> tuple[Support, str]:

@@ -31,8 +31,8 @@ from anchor_interp._util.statistics import (
     student_quantile,
 )
 from anchor_interp.sweeps.columns import TableRow, Value, label, word
-from anchor_interp.sweeps.compared import FEWEST, compared
-from anchor_interp.sweeps.effect_verdict import Support, judge_effect
+from anchor_interp.sweeps.compared import FEWEST, Compared, compared
+from anchor_interp.sweeps.effect_verdict import Support, amount, judge_effect
 
 _LEFT = 1e-6  # smaller shares are rounding
 _NAMED = 5  # runs that are left out for one reason
@@ -272,12 +272,12 @@ class Effect:
         if self.found is None:
             return f"{n}\n{self.sentence}"
         found, other = self.found, self.with_unfitted
-        form = ".3g" if "minus" in self.kind else ".2f"
-        also = f" ({other.effect:+{form}} with runs that did not converge)" if other else ""
+        low, high, finds = (amount(x).lstrip("+") for x in (found.low, found.high, found.finds))
+        also = f" ({amount(other.effect)} with runs that did not converge)" if other else ""
         return (
-            f"effect: {self.kind} {found.effect:+{form}} "
-            f"[{found.low:{form}}, {found.high:{form}}]{also}\np: {found.p:.2g}\n{n}\n"
-            f"power: an effect of {found.finds:{form}} is found with {POWER:.0%}; {self.least:g} "
+            f"effect: {self.kind} {amount(found.effect)} [{low}, {high}]{also}\n"
+            f"p: {found.p:.2g}\n{n}\n"
+            f"power: an effect of {finds} is found with {POWER:.0%}; {self.least:g} "
             f"counts\n{self.sentence}"
         )
 
@@ -298,9 +298,9 @@ def effect(
 
     The effect is Spearman's correlation; with ``between``, or if the setting has two values, it is
     the mean of the number at the second value minus that at the first (the larger minus the
-    smaller). Runs that failed or did not converge are left out; where the verdict would be another
-    with those that did not converge, it is inconclusive. Rows of one ``run_id`` are one run
-    (:func:`anchor_interp.sweeps.compared.distinct_runs`). p is of 9,999 shuffles inside strata.
+    smaller). Runs that failed or did not converge are left out; where the effect with those that
+    did not converge speaks against the verdict, it is inconclusive. Rows of one ``run_id`` are one
+    run (:func:`anchor_interp.sweeps.compared.distinct_runs`). p is of 9,999 shuffles inside strata.
 
     Args:
         table: A sweep folder, its .parquet table, any .csv table, a DataFrame, or rows. Runs that
@@ -318,26 +318,27 @@ def effect(
     within, cluster = ([x] if isinstance(x, str | int) else [*x] for x in (within, cluster))
     asked: dict[str, Any] = {"within": within, "between": between, "cluster": cluster}
     found = compared(table, of, on, where=where or {}, **asked)
-    kinds = found.between
+    kinds, every = found.between, found.every
     kind = f"{word(kinds[1])} minus {word(kinds[0])}" if kinds else "Spearman's correlation"
 
-    def stratum(rows: Sequence[TableRow]) -> Stratum:
+    def stratum(rows: Sequence[TableRow], kinds: Sequence[Value] | None) -> Stratum:
         x = [row[on] == kinds[1] if kinds else row[on] for row in rows]
         together = [(row[on], *map(row.get, cluster)) if cluster else (id(row),) for row in rows]
         y = [row[of] for row in rows]
         return Stratum(np.array(x, np.float64), np.array(y, np.float64), together)
 
-    find = find_rise if kinds else find_trend
+    def estimated(these: Compared, at: str | None) -> Estimate | None:
+        strata = these.strata if at is None else {at: these.strata.get(at, [])}
+        find = find_rise if these.between else find_trend
+        return find([stratum(rows, these.between) for rows in strata.values() if rows])
 
-    def judged(
-        strata: Mapping[str, list[TableRow]],
-        out: Mapping[str, tuple[str, ...]],
-        parts: Mapping[str, Effect],
-    ) -> Effect:
-        estimate, other = find(list(map(stratum, strata.values()))), None
-        if estimate is not None and any(found.unfitted.get(at) for at in strata):
-            other = find([stratum(found.with_unfitted(at)) for at in strata])
-        n, n_out = (sum(map(len, some.values())) for some in (strata, out))
+    def judged(at: str | None, parts: Mapping[str, Effect]) -> Effect:
+        """Of a stratum; of all if None."""
+        estimate = estimated(found, at)
+        other = None if every is None or estimate is None else estimated(every, at)
+        out = found.left_out(*(() if at is None else (at,)))
+        n = sum(len(rows) for name, rows in found.strata.items() if at in (None, name))
+        n_out = sum(map(len, out.values()))
         why = ", ".join(f"{len(names)} {why}" for why, names in out.items())
         verdict: Support = "nothing comparable"
         reason = f"a stratum needs {FEWEST} runs{' of either kind' if kinds else ''}; "
@@ -346,9 +347,7 @@ def effect(
             verdict, reason = judge_effect(estimate, least, unfitted=other)
         return Effect(of, on, kind, n, n_out, estimate, least, verdict, reason, parts, out, other)
 
-    each = found.strata.items() if within else ()
-    parts = {at: judged({at: rows}, found.left_out(at), {}) for at, rows in each}
-    whole = judged(found.strata, found.left_out(), parts)
+    whole = judged(None, {at: judged(at, {}) for at in found.strata} if within else {})
     _shuffles.cache_clear()  # of many runs they are large
     return whole
 

@@ -76,7 +76,7 @@ class Dataset:
         given = np.array([token for part in parts for token in part])
         tokens[inside] = given
         for token in given[tokens[inside] != given]:
-            raise ConfigError(f"{shown(token)} is not a token; expected an integer")
+            raise ConfigError(f"{shown(token)} is not a token; expected an integer below 2**31")
         return cls(tokens, inside & (place >= starts[:, None]), lengths)
 
     def __len__(self) -> int:
