@@ -130,7 +130,7 @@ def test_no_clipping_is_not_called_the_default() -> None:
     ticks = accuracy_map(found.diagrams[0], "ood_accuracy").axes[0].get_xticklabels()
     assert [tick.get_text() for tick in ticks] == ["none", "1"]
     configs = typed_sweep("tiny", ["clip=none,1"]).configs()
-    assert [config.train.clip for config in configs] == [None, 1]
+    assert [config.train.clip for config in configs.values()] == [None, 1]
     assert len(phase_diagrams(rows, x="clip", where=named_values(["clip=none"])).runs) == 2
 
 
