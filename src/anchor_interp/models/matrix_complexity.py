@@ -175,7 +175,7 @@ def _cosines(
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0), device="cpu")
     neurons = order[:MAX_NEURONS].sort().values
     columns = exact(matrix[:, neurons.to(matrix.device)])
-    tiny = torch.finfo(columns.dtype).tiny
-    columns = columns / columns.abs().amax(0).clamp(min=tiny)  # a norm of them can be below it
-    columns = columns / columns.norm(dim=0).clamp(min=tiny)
+    exponents = torch.frexp(columns.abs().amax(0)).exponent.to(columns.dtype).clamp(min=-1000)
+    columns = columns * 2.0**-exponents  # rounds nothing, and small norms do not underflow
+    columns = columns / columns.norm(dim=0).clamp(min=torch.finfo(columns.dtype).tiny)
     return columns.mT @ columns, neurons
